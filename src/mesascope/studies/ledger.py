@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from mesascope.errors import MesascopeError, RunDirectoryError
@@ -27,22 +27,21 @@ def ledger_rows(runs: Sequence[Run]) -> tuple[Verdicts, list[str]]:
         if run.config["kind"] == "study" and run.is_finished:
             of = [run.config[key] for key in ("study", "preset")]
             newest[*of, record_hash(run.config["settings"]), run.config.get("defined_in", "")] = run
-    rows, damaged = Verdicts(), []
-    for run in runs:
-        if run.config["kind"] == "identification" and run.is_finished:
+    damaged: list[str] = []
+
+    def of_each(chosen: Iterable[Run], read: Callable[[Run], list[dict[str, Any]]]) -> list[dict[str, Any]]:
+        found = []
+        for run in chosen:
             try:
-                rows += _identified(run)
+                found += read(run)
             except (MesascopeError, OSError) as error:
                 damaged.append(str(error))
-    studies = registered("study")
+        return found
+
+    answers = (run for run in runs if run.config["kind"] == "identification" and run.is_finished)
+    rows, studies = Verdicts(of_each(answers, _identified)), registered("study")
     for name in dict.fromkeys([*studies, *sorted(of for of, *_ in newest)]):
-        found: list[dict[str, Any]] = []
-        for run in (run for (of, *_), run in sorted(newest.items()) if of == name):
-            try:
-                found += _rows(run)
-            except (MesascopeError, OSError) as error:
-                damaged.append(str(error))
-        rows += found or [
+        rows += of_each((run for (of, *_), run in sorted(newest.items()) if of == name), _rows) or [
             {"study": name, "id": claim.id, "sentence": claim.sentence, "verdict": "not yet run"}
             for claim in (studies[name].claims if name in studies else ())
         ]

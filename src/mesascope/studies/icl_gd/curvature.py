@@ -8,13 +8,13 @@ mirrored optimum with negative eta at N = 100.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from mesascope import learners, lenses, study
+from mesascope import learners, study
 from mesascope.studies.common import converged, plan, watch_loss
 from mesascope.studies.icl_gd import regression, shared
 from mesascope.study import Arrays, Bound, Claim, Estimates, Line, Lines, Reported, above, below, derived, ours, printed
@@ -35,8 +35,6 @@ medians = study.stage("condition-numbers")["median"]
 
 @study.frozen
 class Curvature(regression.Regression):
-    """Settings of the study."""
-
     draws: regression.Several = 40  # Draws of 10,000 contexts whose extreme eigenvalues are found.
 
 
@@ -64,13 +62,12 @@ def flattest(smallest: float, largest: float) -> float:
 
 
 def measure(lab: study.Lab, settings: Curvature) -> None:
-    """Draw spectra, and read gamma from networks trained on the same tasks."""
     sizes = {size: _train(lab, settings, size) for size in SIZES}
     drawn = lab.stage("spectra", _spectra, lab, settings)
     lab.stage("condition-numbers", _medians, lab, settings)
     read = lab.stage("gamma", _gammas, list(sizes.values()))
     lab.stage("conditioning", _conditioning, drawn, read)
-    lab.stage("descents", lambda: _over_sizes(_descents(lab, settings, *pair) for pair in sizes.items()))
+    lab.stage("descents", _descents, lab, settings, sizes)
 
 
 def _train(lab: study.Lab, settings: Curvature, size: int) -> dict[str, Sequence[Any]]:
@@ -124,22 +121,22 @@ def _conditioning(drawn: Any, read: Any) -> Estimates:
         before = condition_number(spectra)
         change = [np.log(condition_number(transformed(spectra, gamma)) / before) for gamma in gammas]
         points.append(Estimates.of({("log-condition-change", "trained"): change}))
-    return _over_sizes(points)
+    return Estimates.over({"size": SIZES}, points)
 
 
-def _descents(lab: study.Lab, settings: Curvature, size: int, groups: Mapping[str, Sequence[Any]]) -> Estimates:
+def _descents(lab: study.Lab, settings: Curvature, sizes: Mapping[int, Mapping[str, Sequence[Any]]]) -> Estimates:
     """Losses of GD++, and as spectra predict them, on the same contexts; many teachers and queries of each."""
-    family = settings.family(n_context=size, d_out=10, n_query=10)
-    fresh = lab.draw(family, settings.tasks, "eval")
-    spectra = learners.gram_spectra(family, settings.tasks, lab.stream("eval"))
-    found = {("mse", "gd++"): [lenses.per_task_errors(one, fresh) for one in groups["gd++"]]}
-    for key, name in (("gd++", "expected"), ("own", "own")):
-        found["mse", name] = [learners.spectral_mse(spectra, one, family).detach() for one in groups[key]]
-    return Estimates.of({name: [one.double().cpu().numpy() for one in losses] for name, losses in found.items()})
-
-
-def _over_sizes(points: Iterable[Estimates]) -> Estimates:
-    return Estimates.over({"size": SIZES}, list(points))
+    points = []
+    for size, groups in sizes.items():
+        family = settings.family(n_context=size, d_out=10, n_query=10)
+        fresh = lab.draw(family, settings.tasks, "eval")
+        spectra = learners.gram_spectra(family, settings.tasks, lab.stream("eval"))
+        found = {("mse", "gd++"): [regression.errors(one, fresh) for one in groups["gd++"]]}
+        for key, name in (("gd++", "expected"), ("own", "own")):
+            expected = [learners.spectral_mse(spectra, one, family).detach() for one in groups[key]]
+            found["mse", name] = [one.double().cpu().numpy() for one in expected]
+        points.append(Estimates.of(found))
+    return Estimates.over({"size": SIZES}, points)
 
 
 def _from_paper(draws: np.ndarray) -> np.ndarray:
@@ -203,82 +200,56 @@ def _spread(r: Any) -> dict[str, np.ndarray]:
     return {f"gamma = {value:.3f}": condition_number(one) for value, one in after.items()}
 
 
-def _of_draws(id: str, sentence: str, reading: study.Reading, bound: Bound, source: Any, reported: Any = None) -> Claim:
-    """A claim about the mean over draws of contexts, which no network enters."""
-    return Claim(
-        id, sentence, reading, bound, source, over="draws", quantifier="mean", at_least=10, reported=reported,
-        about="algorithms",
-    )  # fmt: skip
-
+# A claim about the mean over draws of contexts, which no network enters.
+_of_draws = partial(Claim, over="draws", quantifier="mean", at_least=10, about="algorithms")
 
 OF_SPECTRA = (
-    _of_draws(
-        "largest-eigenvalues", "the largest eigenvalue of 10,000 tasks is on average within 10 % of the paper's, for "
-        "each N", spectra["largest"].map(lambda found: found / PAPER_LARGEST, "largest of each draw / the paper's"),
-        study.two_sided(0.1), printed("appendix A.10"), Reported(tuple(PAPER_LARGEST)),
-    ),
-    _of_draws(
-        "smallest-eigenvalues", "for N from 25 on, the paper's smallest eigenvalue of 10,000 tasks lies within five "
-        "standard deviations of repeated draws",
-        spectra["smallest"].map(_from_paper, "(smallest of each draw - the paper's) / standard deviation"),
-        study.two_sided(5.0, around=0.0), printed("appendix A.10"), Reported(tuple(PAPER_SMALLEST[1:])),
-    ),
-    _of_draws(
-        "singular-at-ten", "with N = 10, some of 10,000 tasks are singular to rounding",
-        spectra["smallest"].at((slice(None), 0), "N = 10"), below(1e-6), printed("appendix A.10"),
-        Reported(PAPER_SMALLEST[0], "printed, where it is cut"),
-    ),
-    _of_draws(
-        "text-inputs", "with inputs from U(-1, 1), as in the paper's text, largest eigenvalues are within 10 % of the "
-        "paper's, for each N", spectra["largest"].map(
-            lambda found: 4 * found / PAPER_LARGEST, "largest of each draw of such tasks / the paper's"
-        ), study.two_sided(0.1), printed("section 3"),
-    ),
+    _of_draws("largest-eigenvalues", "the largest eigenvalue of 10,000 tasks is on average within 10 % of the paper's, "
+              "for each N",
+              spectra["largest"].map(lambda found: found / PAPER_LARGEST, "largest of each draw / the paper's"),
+              study.two_sided(0.1), printed("appendix A.10"), reported=Reported(tuple(PAPER_LARGEST))),
+    _of_draws("smallest-eigenvalues", "for N from 25 on, the paper's smallest eigenvalue of 10,000 tasks lies within "
+              "five standard deviations of repeated draws",
+              spectra["smallest"].map(_from_paper, "(smallest of each draw - the paper's) / standard deviation"),
+              study.two_sided(5.0, around=0.0), printed("appendix A.10"), reported=Reported(tuple(PAPER_SMALLEST[1:]))),
+    _of_draws("singular-at-ten", "with N = 10, some of 10,000 tasks are singular to rounding",
+              spectra["smallest"].at((slice(None), 0), "N = 10"), below(1e-6), printed("appendix A.10"),
+              reported=Reported(PAPER_SMALLEST[0], "printed, where it is cut")),
+    _of_draws("text-inputs", "with inputs from U(-1, 1), as in the paper's text, largest eigenvalues are within 10 % "
+              "of the paper's, for each N",
+              spectra["largest"].map(
+                  lambda found: 4 * found / PAPER_LARGEST, "largest of each draw of such tasks / the paper's"
+              ), study.two_sided(0.1), printed("section 3")),
 )  # fmt: skip
 
 OF_GAMMA = (
-    Claim(
-        "gamma-observed", "the gamma in trained weights is within 10 % of the paper's, for each N",
-        gamma["gamma"].map(lambda found: found / PAPER_GAMMA, "gamma read / the paper's"), study.two_sided(0.1),
-        printed("Fig. 13 centre"), quantifier="mean", reported=Reported(tuple(PAPER_GAMMA)),
-    ),
-    Claim(
-        "gamma-optimal", "the gamma in trained weights is within 10 % of tuned GD++'s, for each N",
-        gamma["gamma"] / gamma["gd++ gamma"], study.two_sided(0.1), derived("spectral loss"), quantifier="mean",
-        premises=("converged", "gd++-at-its-optimum", "gd++-as-predicted"),
-    ),
-    Claim(
-        "gamma-condition-number", "the gamma of least condition number is within a factor of 2 of that in trained "
-        "weights, for each N", spectra.map(_flattest, "gamma of least condition number") / gamma["gamma"],
-        Bound(0.5, 2.0), printed("Fig. 13 centre"), quantifier="mean",
-    ),
-    Claim(
-        "gamma-derived-larger", "the gamma of least condition number is larger than that in trained weights, for each "
-        "N", spectra.map(_flattest, "gamma of least condition number") / gamma["gamma"], above(1.0, by="paper"),
-        printed("appendix A.10: a slightly larger gamma"), quantifier="mean",
-    ),
-    Claim(
-        "inside-roots", "all eigenvalues lie below 1 / gamma, the second root of the map of eigenvalues, for each N",
-        spectra["largest"].map(_measured, "largest eigenvalue of 10,000 tasks") * gamma["gamma"], below(1.0),
-        printed("appendix A.10"), quantifier="mean",
-    ),
-    Claim(
-        "better-conditioned", "one step with the gamma in trained weights lowers the median condition number of tasks, "
-        "for each N", conditioning["log-condition-change", "trained"], below(0.0), printed("Fig. 13 right"),
-    ),
+    Claim("gamma-observed", "the gamma in trained weights is within 10 % of the paper's, for each N",
+          gamma["gamma"].map(lambda found: found / PAPER_GAMMA, "gamma read / the paper's"), study.two_sided(0.1),
+          printed("Fig. 13 centre"), quantifier="mean", reported=Reported(tuple(PAPER_GAMMA))),
+    Claim("gamma-optimal", "the gamma in trained weights is within 10 % of tuned GD++'s, for each N",
+          gamma["gamma"] / gamma["gd++ gamma"], study.two_sided(0.1), derived("spectral loss"), quantifier="mean",
+          premises=("converged", "gd++-at-its-optimum", "gd++-as-predicted")),
+    Claim("gamma-condition-number", "the gamma of least condition number is within a factor of 2 of that in trained "
+          "weights, for each N", spectra.map(_flattest, "gamma of least condition number") / gamma["gamma"],
+          Bound(0.5, 2.0), printed("Fig. 13 centre"), quantifier="mean"),
+    Claim("gamma-derived-larger", "the gamma of least condition number is larger than that in trained weights, for "
+          "each N", spectra.map(_flattest, "gamma of least condition number") / gamma["gamma"], above(1.0, by="paper"),
+          printed("appendix A.10: a slightly larger gamma"), quantifier="mean"),
+    Claim("inside-roots", "all eigenvalues lie below 1 / gamma, the second root of the map of eigenvalues, for each N",
+          spectra["largest"].map(_measured, "largest eigenvalue of 10,000 tasks") * gamma["gamma"], below(1.0),
+          printed("appendix A.10"), quantifier="mean"),
+    Claim("better-conditioned", "one step with the gamma in trained weights lowers the median condition number of "
+          "tasks, for each N", conditioning["log-condition-change", "trained"], below(0.0), printed("Fig. 13 right")),
 )  # fmt: skip
 
 OF_MEDIANS = (
-    _of_draws(
-        "explodes", "for N = 25 the median condition number at gamma of 0.12 and more is larger than at 0.1",
-        medians.map(_beyond, "median condition number / at gamma 0.1, for each gamma"), above(1.0, by="paper"),
-        printed("Fig. 13 right"),
-    ),
-    _of_draws(
-        "least-beyond", "of gammas from 0 to 0.2 the median condition number is least at 0.14, above the gamma of "
-        "trained weights", medians.map(_at_least_median, "median condition number at gamma 0.14 / at each other gamma"),
-        below(1.0), ours("where condition numbers do explode"),
-    ),
+    _of_draws("explodes", "for N = 25 the median condition number at gamma of 0.12 and more is larger than at 0.1",
+              medians.map(_beyond, "median condition number / at gamma 0.1, for each gamma"), above(1.0, by="paper"),
+              printed("Fig. 13 right")),
+    _of_draws("least-beyond", "of gammas from 0 to 0.2 the median condition number is least at 0.14, above the gamma "
+              "of trained weights",
+              medians.map(_at_least_median, "median condition number at gamma 0.14 / at each other gamma"), below(1.0),
+              ours("where condition numbers do explode")),
 )  # fmt: skip
 
 SPECTRA = study.Figure(
@@ -290,10 +261,9 @@ SPECTRA = study.Figure(
         Lines("", "gamma", "bound on the condition number", partial(_bounds, SIZES[1:]), "y"),
         Lines("", "gamma", "bound on the condition number", partial(_bounds, SIZES[:1]), "y"),
         study.Histogram("", "condition number, N = 25", "tasks", _spread, np.geomspace(1, 1000, 90)),
-        Lines(
-            "", "gamma", "median condition number",
-            [Line(GAMMAS, medians, "trained", "median over tasks, N = 25")], "y",
-        ),
+        Lines("", "gamma", "median condition number", [
+            Line(GAMMAS, medians, "trained", "median over tasks, N = 25"),
+        ], "y"),
     ),
     claims=(*OF_SPECTRA, *OF_GAMMA, *OF_MEDIANS),
 )  # fmt: skip
@@ -314,12 +284,10 @@ STUDY = study.Study(
     claims=(
         converged(*(f"pairs-{size}" for size in SIZES)),
         shared.no_better_descent(descents, "expected", "GD++", id="gd++-at-its-optimum"),
-        Claim(
-            "gd++-as-predicted", "tuned GD++'s loss on fresh tasks is the one that theory gives for its step sizes, "
-            "for each N", descents.ratio("gd++", "expected"), study.two_sided(0.03), ours("premise"), over="algorithms",
-            at_least=1, about="algorithms",
-        ),
+        Claim("gd++-as-predicted", "tuned GD++'s loss on fresh tasks is the one that theory gives for its step sizes, "
+              "for each N", descents.ratio("gd++", "expected"), study.two_sided(0.03), ours("premise"),
+              over="algorithms", at_least=1, about="algorithms"),
     ),
     figures=(SPECTRA,),
-    deviations=("The learning rate decays and weights are averaged, which removes the noise that Adam leaves.",),
+    deviations=(shared.AVERAGED,),
 )  # fmt: skip

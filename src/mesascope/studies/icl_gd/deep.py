@@ -15,6 +15,7 @@ the authors' settings.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -32,12 +33,15 @@ TUNED = (*TRAINED, "separate-gd++-at-its-optimum")
 TIED = ("looped-converged", "looped-gd++-at-its-optimum")
 
 main, looped, warm = (stage(f"{name}-comparison") for name in ("separate", "looped", "warm"))
-paths, quantiles = stage("paths"), stage("quantiles")
+paths, quantiles, built = stage("paths"), stage("quantiles"), stage("to-tuned", other="the construction")
+shares = quantiles["quantile"]
+scales, teachers = stage("separate-input-scale"), stage("separate-teacher-scale").where(
+    lambda cases: cases["w_scale"] <= 2.0, "scales up to 2"
+)  # fmt: skip
 LAYERS = Reading("layer", lambda r: np.arange(1, SEPARATE + 1))
 
 
 def measure(lab: study.Lab, settings: Deep) -> None:
-    """Train both kinds of network, and compare."""
     fresh = lab.draw(settings.family(), settings.tasks, "eval")
     references = regression.untied_descents(lab, settings, SEPARATE, CLIP)
     alone = {name: [one] for name, one in references.items()}
@@ -82,6 +86,11 @@ def _smooth(losses: Any) -> np.ndarray:
     return nominal(losses).max(axis=1) < 1.1
 
 
+def _far(ratios: Any) -> np.ndarray:
+    """Size of the logarithm of the ratio at the largest scale."""
+    return np.abs(np.log(nominal(ratios[:, -1])))
+
+
 def _without_each(name: str) -> Reading:
     """The median loss without each layer over that of the whole network, ``(seeds, layers)``."""
     ratios = [stage(name).ratio(f"without {layer}", "trained", "median") for layer in range(1, SEPARATE + 1)]
@@ -102,142 +111,88 @@ def _worse(r: Any) -> np.ndarray:
 
 def _used(name: str, id: str, which: str, premise: str) -> Claim:
     """A dead layer can be left out."""
-    return Claim(
-        id, f"without any one of its layers, the median loss of each network {which} more than doubles",
-        _without_each(name), above(2.0), ours("whether layers die in training"), premises=(premise,),
-    )  # fmt: skip
+    return Claim(id, f"without any one of its layers, the median loss of each network {which} more than doubles",
+                 _without_each(name), above(2.0), ours("whether layers die in training"),
+                 premises=(premise,))  # fmt: skip
 
 
-ENDS = {"to-own": "to GD++ with its own step sizes", "to-tuned": "to tuned GD++"}
-
-
-def _apart(name: str) -> Claim:
+def _apart(name: str, end: str) -> Claim:
     """Premise: the network halfway is neither end; the paths of deep networks are bent, it need not be half the way."""
-    return Claim(
-        f"{name}-apart", f"the predictions of the network halfway {ENDS[name]} differ from those of both ends",
-        midpoint_distances(name), above(0.1), ours("premise"),
-    )  # fmt: skip
+    return Claim(f"{name}-apart", f"the predictions of the network halfway to {end} differ from those of both ends",
+                 midpoint_distances(name), above(0.1), ours("premise"))  # fmt: skip
 
 
-def _each(x: str, y: str, case: Reading, shown: dict[Reading, tuple[str, str]]) -> Lines:
-    """Readings ``(seeds, cases)``, a line a seed."""
-    return study.sweep(x, y, case, shown, each=True, marks=".-")
-
+_each = partial(study.sweep, each=True, marks=".-")  # a line a seed
 
 FIVE = shared.contrast_figures(
-    "separate", "five separate layers", ("gd", "gd++"), "Paper: Figs. 3b and 6c", "y",
-    claims=(
-        Claim(
-            "loss-matches-own-gd++", "the loss of each network of five layers is within 10 % of that of GD++ with step "
-            "sizes read from its weights", main.ratio("trained", "own"), two_sided(0.1), printed("Fig. 3b left"),
-        ),
-        Claim(
-            "cosine-own-gd++", "each network of five layers has a cosine above 0.99 with GD++ with its own step sizes",
-            main["cosine", "trained", "own"], above(0.99), printed("Fig. 3b centre right"),
-        ),
-        Claim(
-            "cosine-tuned-gd++", "each network of five layers has a cosine above 0.99 with five tuned steps of GD++",
-            main["cosine", "trained", "gd++"], above(0.99), printed("Fig. 3b centre right"), premises=TUNED,
-        ),
-        Claim(
-            "gd++-above-gd", "each network of five layers is nearer to tuned GD++ than to tuned gradient descent",
-            main["cosine", "trained", "gd++"] - main["cosine", "trained", "gd"], above(0.0, by="paper"),
-            printed("Fig. 3b centre"), premises=TUNED,
-        ),
-        Claim(
-            "gd-early", "early in training networks of five layers are nearer to gradient descent than to GD++",
-            shared.peak_difference("separate"), above(0.0, by="paper"), printed("Fig. 3b centre left"),
-            quantifier="mean", premises=TUNED,
-        ),
-        Claim(
-            "close-to-zero", "each network of five layers has a mean half squared error below 0.02",
-            main["mse", "trained"] / 2, below(0.02), printed("section 3: loss close to 0"),
-        ),
-    ),
-    away=(
-        Claim(
-            "input-scale", "for input scales up to 1.25 times those of training, losses of five layers stay within a "
-            "quarter of those of GD++ with their own step sizes",
-            shared.near_training("separate-input-scale").ratio("trained", "own"), two_sided(0.25),
-            printed("Figs. 3b right, 6c left"),
-        ),
-        Claim(
-            "far-from-training", "on inputs of twice the training scale, losses differ from tuned GD++'s by more than "
-            "a tenth", stage("separate-input-scale").ratio("trained", "gd++").map(
-                lambda ratios: np.abs(np.log(nominal(ratios[:, -1]))), "|log(loss of trained / of tuned GD++)|"
-            ), above(0.1), printed("Fig. 6c: less good match far away from training"), quantifier="mean",
-            premises=TUNED,
-        ),
-        Claim(
-            "teacher-scale", "for teachers scaled by 0.5 to 2, losses of five layers stay within a quarter of those of "
-            "GD++ with their own step sizes", stage("separate-teacher-scale").where(
-                lambda cases: cases["w_scale"] <= 2.0, "scales up to 2"
-            ).ratio("trained", "own"), two_sided(0.25), printed("Fig. 6c centre left"),
-        ),
+    "separate", "five separate layers", ("gd", "gd++"), "Paper: Figs. 3b and 6c", "y", claims=(
+        Claim("loss-matches-own-gd++", "the loss of each network of five layers is within 10 % of that of GD++ with "
+              "step sizes read from its weights",
+              main.ratio("trained", "own"), two_sided(0.1), printed("Fig. 3b left")),
+        Claim("cosine-own-gd++", "each network of five layers has a cosine above 0.99 with GD++ with its own step "
+              "sizes", main["cosine", "trained", "own"], above(0.99), printed("Fig. 3b centre right")),
+        Claim("cosine-tuned-gd++", "each network of five layers has a cosine above 0.99 with five tuned steps of GD++",
+              main["cosine", "trained", "gd++"], above(0.99), printed("Fig. 3b centre right"), premises=TUNED),
+        Claim("gd++-above-gd", "each network of five layers is nearer to tuned GD++ than to tuned gradient descent",
+              main["cosine", "trained", "gd++"] - main["cosine", "trained", "gd"], above(0.0, by="paper"),
+              printed("Fig. 3b centre"), premises=TUNED),
+        Claim("gd-early", "early in training networks of five layers are nearer to gradient descent than to GD++",
+              shared.peak_difference("separate"), above(0.0, by="paper"), printed("Fig. 3b centre left"),
+              quantifier="mean", premises=TUNED),
+        Claim("close-to-zero", "each network of five layers has a mean half squared error below 0.02",
+              main["mse", "trained"] / 2, below(0.02), printed("section 3: loss close to 0")),
+    ), away=(
+        Claim("input-scale", "for input scales up to 1.25 times those of training, losses of five layers stay within a "
+              "quarter of those of GD++ with their own step sizes",
+              shared.near_training("separate-input-scale").ratio("trained", "own"), two_sided(0.25),
+              printed("Figs. 3b right, 6c left")),
+        Claim("far-from-training", "on inputs of twice the training scale, losses differ from tuned GD++'s by more "
+              "than a tenth", scales.ratio("trained", "gd++").map(_far, "|log(loss of trained / of tuned GD++)|"),
+              above(0.1), printed("Fig. 6c: less good match far away from training"), quantifier="mean",
+              premises=TUNED),
+        Claim("teacher-scale", "for teachers scaled by 0.5 to 2, losses of five layers stay within a quarter of those "
+              "of GD++ with their own step sizes",
+              teachers.ratio("trained", "own"), two_sided(0.25), printed("Fig. 6c centre left")),
     ),
 )  # fmt: skip
 
 TEN = shared.contrast_figures(
-    "looped", "ten looped layers", ("gd++",), "Paper: Fig. 7", "y",
-    claims=(
-        Claim(
-            "looped-matches-gd++", "the loss of each network of ten looped layers is within 10 % (quick preset: 50 %) "
-            "of that of ten tied steps of GD++", looped.ratio("trained", "gd++"),
-            {"quick": two_sided(0.5), "paper": two_sided(0.1)}, printed("Fig. 7"), premises=TIED,
-        ),
-        Claim(
-            "looped-worse", "every network of ten looped layers has a larger loss than every network of five separate "
-            "layers", Reading("loss of looped / of separate, each with each", _worse), above(1.0, by="paper"),
-            printed("Fig. 7"), premises=("separate-converged", "looped-converged"),
-        ),
-        Claim(
-            "looped-cosine", "each network of ten looped layers has a cosine above 0.99 with ten tied steps of GD++",
-            looped["cosine", "trained", "gd++"], above(0.99), printed("Fig. 7 centre"), premises=TIED,
-        ),
-        Claim(
-            "looped-interpolation", "halfway between ten looped layers and the construction the loss is at most 10 % "
-            "above both ends'", midpoint_losses("looped-interpolation"), below(1.1),
-            printed("Fig. 7: again interpolatable"), premises=(*TIED, "looped-midpoint"),
-        ),
-    ),
-    away=(
-        Claim(
-            "looped-input-scale", "for input scales up to 1.25 times those of training, losses of ten looped layers "
-            "stay within a quarter of GD++'s", shared.near_training("looped-input-scale").ratio("trained", "gd++"),
-            two_sided(0.25), printed("Fig. 7 right"), premises=TIED,
-        ),
+    "looped", "ten looped layers", ("gd++",), "Paper: Fig. 7", "y", claims=(
+        Claim("looped-matches-gd++", "the loss of each network of ten looped layers is within 10 % (quick preset: 50 "
+              "%) of that of ten tied steps of GD++", looped.ratio("trained", "gd++"),
+              {"quick": two_sided(0.5), "paper": two_sided(0.1)}, printed("Fig. 7"), premises=TIED),
+        Claim("looped-worse", "every network of ten looped layers has a larger loss than every network of five "
+              "separate layers", Reading("loss of looped / of separate, each with each", _worse),
+              above(1.0, by="paper"), printed("Fig. 7"), premises=("separate-converged", "looped-converged")),
+        Claim("looped-cosine", "each network of ten looped layers has a cosine above 0.99 with ten tied steps of GD++",
+              looped["cosine", "trained", "gd++"], above(0.99), printed("Fig. 7 centre"), premises=TIED),
+        Claim("looped-interpolation", "halfway between ten looped layers and the construction the loss is at most 10 % "
+              "above both ends'", midpoint_losses("looped-interpolation"), below(1.1),
+              printed("Fig. 7: again interpolatable"), premises=(*TIED, "looped-midpoint")),
+    ), away=(
+        Claim("looped-input-scale", "for input scales up to 1.25 times those of training, losses of ten looped layers "
+              "stay within a quarter of GD++'s", shared.near_training("looped-input-scale").ratio("trained", "gd++"),
+              two_sided(0.25), printed("Fig. 7 right"), premises=TIED),
     ),
 )  # fmt: skip
 
 SPREAD = Figure(
     "spread", "Quantiles over fresh tasks of the squared error. Paper: Fig. 3b.", (
         Lines("", "quantile", "half squared error", [
-            Line(
-                quantiles["quantile"], quantiles["trained"] / 2, "trained", "five separate layers, each seed",
-                each=True, marks=".-",
-            ),
-            *(
-                Line(quantiles["quantile"], quantiles[one].at(0, one) / 2, one, shared.NAMES[one], marks="o-")
-                for one in ("gd", "gd++")
-            ),
+            Line(shares, quantiles["trained"] / 2, "trained", "five separate layers, each seed", True, ".-"),
+            Line(shares, quantiles["gd"].at(0, "gd") / 2, "gd", "gradient descent", marks="o-"),
+            Line(shares, quantiles["gd++"].at(0, "gd++") / 2, "gd++", "GD++", marks="o-"),
         ], "y"),
-    ),
-    claims=(
-        Claim(
-            "median-below-gd", "the median loss of five separate layers is less than a third (paper preset: a fifth) "
-            "of that of five gradient steps, each tuned", main.ratio("gd", "trained", "median"),
-            {"quick": above(3.0), "paper": above(5.0)}, printed("Fig. 3b left"),
-        ),
-        Claim(
-            "median-matches-own-gd++", "the median loss of each network of five layers is within 10 % of that of GD++ "
-            "with step sizes read from its weights", main.ratio("trained", "own", "median"), two_sided(0.1),
-            ours("means rest on the rare contexts where deep polynomials explode"),
-        ),
-        Claim(
-            "near-close", "GD++ that is tuned starting from each network's own step sizes has a median loss within a "
-            "quarter of the network's", main.ratio("trained", "near", "median"), two_sided(0.25),
-            ours("the reference in the network's own basin"),
-        ),
+    ), claims=(
+        Claim("median-below-gd", "the median loss of five separate layers is less than a third (paper preset: a fifth) "
+              "of that of five gradient steps, each tuned", main.ratio("gd", "trained", "median"),
+              {"quick": above(3.0), "paper": above(5.0)}, printed("Fig. 3b left")),
+        Claim("median-matches-own-gd++", "the median loss of each network of five layers is within 10 % of that of "
+              "GD++ with step sizes read from its weights", main.ratio("trained", "own", "median"), two_sided(0.1),
+              ours("means rest on the rare contexts where deep polynomials explode")),
+        Claim("near-close", "GD++ that is tuned starting from each network's own step sizes has a median loss within a "
+              "quarter of the network's", main.ratio("trained", "near", "median"), two_sided(0.25),
+              ours("the reference in the network's own basin")),
     ),
 )  # fmt: skip
 
@@ -247,19 +202,14 @@ PATHS = Figure(
             paths["mse", "own"] / 2: ("interpolated", "to its own GD++"),
             paths["mse", "tuned"] / 2: ("gd++", "to tuned GD++"),
         }),
-    ),
-    claims=(
-        Claim(
-            "interpolation", "for most networks of five layers, the loss halfway to GD++ with their own step sizes is "
-            "at most 10 % above that of both ends", midpoint_losses("to-own").map(_smooth, "share of networks"),
-            above(0.5), study.derived("Fig. 3b, which leaves it to future work"), quantifier="share",
-            premises=(*TRAINED, "to-own-apart"),
-        ),
-        Claim(
-            "no-interpolation", "halfway between each network of five layers and tuned GD++ the loss is more than 10 % "
-            "above that of both ends", midpoint_losses("to-tuned"), above(1.1), printed("section 3, on Fig. 3b"),
-            premises=(*TUNED, "construction", "to-tuned-apart"),
-        ),
+    ), claims=(
+        Claim("interpolation", "for most networks of five layers, the loss halfway to GD++ with their own step sizes "
+              "is at most 10 % above that of both ends", midpoint_losses("to-own").map(_smooth, "share of networks"),
+              above(0.5), study.derived("Fig. 3b, which leaves it to future work"), quantifier="share",
+              premises=(*TRAINED, "to-own-apart")),
+        Claim("no-interpolation", "halfway between each network of five layers and tuned GD++ the loss is more than 10 "
+              "% above that of both ends", midpoint_losses("to-tuned"), above(1.1), printed("section 3, on Fig. 3b"),
+              premises=(*TUNED, "construction", "to-tuned-apart")),
     ),
 )  # fmt: skip
 
@@ -268,8 +218,7 @@ SEEDS = Figure(
     "|eta| of each layer, near 0 where one is dead; the loss without each layer, near the whole network's "
     "where it is; and the network with the authors' settings. Paper: Fig. 3b.", (
         study.curves(
-            stage("separate"), {"mse": ("trained", "each seed")}, shared.HALF_MSE, factor=0.5, log="y",
-            each=True,
+            stage("separate"), {"mse": ("trained", "each seed")}, shared.HALF_MSE, factor=0.5, log="y", each=True
         ),
         _each("layer", "|eta| in the weights", LAYERS, {
             stage("read")["eta"].map(lambda eta: np.maximum(np.abs(eta), 1e-3), ""): ("trained", "each seed")
@@ -282,23 +231,17 @@ SEEDS = Figure(
             stage("authors"), {"mse": ("other", "one seed")}, shared.HALF_MSE, factor=0.5, log="y", each=True,
             title="authors' settings",
         ),
-    ), columns=2,
-    claims=(
+    ), columns=2, claims=(
         _used("left-out", "all-layers-used", "of five layers", "separate-converged"),
         _used("warm-left-out", "warm-all-layers-used", "that starts from gradient descent", "warm-converged"),
-        Claim(
-            "warm-same-optimum", "networks from random weights that use all layers have a median loss within a quarter "
-            "of that of networks that start from gradient descent", Reading(
-                "median loss from random weights, all layers in use / from gradient descent, each with each",
-                _alive_over_warm,
-            ), two_sided(0.25), ours("whether what dies is all that a random start costs"),
-            premises=(*TRAINED, "warm-converged"),
-        ),
-        Claim(
-            "warm-matches-own-gd++", "each network that starts from gradient descent has a cosine above 0.99 with GD++ "
-            "with its own step sizes", warm["cosine", "warm", "own"], above(0.99),
-            ours("whether GD++ is what it comes to"), premises=("warm-converged",),
-        ),
+        Claim("warm-same-optimum", "networks from random weights that use all layers have a median loss within a "
+              "quarter of that of networks that start from gradient descent",
+              Reading("median loss from random weights, all layers in use / from gradient descent, each with each",
+                      _alive_over_warm), two_sided(0.25), ours("whether what dies is all that a random start costs"),
+              premises=(*TRAINED, "warm-converged")),
+        Claim("warm-matches-own-gd++", "each network that starts from gradient descent has a cosine above 0.99 with "
+              "GD++ with its own step sizes", warm["cosine", "warm", "own"], above(0.99),
+              ours("whether GD++ is what it comes to"), premises=("warm-converged",)),
     ),
 )  # fmt: skip
 
@@ -322,21 +265,16 @@ STUDY = study.Study(
         converged("separate", id="separate-converged", most=0.1, log=True),
         converged("looped", id="looped-converged"),
         converged("warm", id="warm-converged", most=0.1, log=True),
-        shared.no_better_descent(
-            main, "gd++", "GD++ of five separate steps", id="separate-gd++-at-its-optimum", tolerance=0.1,
-            quantity="median",
-        ),
+        shared.no_better_descent(main, "gd++", "GD++ of five separate steps", id="separate-gd++-at-its-optimum",
+                                 tolerance=0.1, quantity="median"),
         shared.no_better_descent(looped, "gd++", "GD++ of ten tied steps", id="looped-gd++-at-its-optimum"),
         midpoint("looped-interpolation", id="looped-midpoint"),
-        Claim(
-            "construction", "layers built to run five tuned steps of GD++ make the predictions of GD++ with the same "
-            "clipping of tokens",
-            stage("to-tuned", other="the construction")["prediction-difference", "other", "gd++"].at(
-                slice(None, 1), "first seed"
-            ), below(0.01), ours("premise"), over="algorithms", at_least=1, about="algorithms",
-        ),
-        _apart("to-own"),
-        _apart("to-tuned"),
+        Claim("construction", "layers built to run five tuned steps of GD++ make the predictions of GD++ with the same "
+              "clipping of tokens",
+              built["prediction-difference", "other", "gd++"].at(slice(None, 1), "first seed"), below(0.01),
+              ours("premise"), over="algorithms", at_least=1, about="algorithms"),
+        _apart("to-own", "GD++ with its own step sizes"),
+        _apart("to-tuned", "tuned GD++"),
     ),
     figures=(*FIVE, *TEN, SPREAD, PATHS, SEEDS),
     deviations=(

@@ -8,9 +8,6 @@ must not be worse than.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-
 from mesascope import study
 from mesascope.studies.common import converged, plan
 from mesascope.studies.icl_gd import regression, shared
@@ -29,8 +26,6 @@ larger = stage("blocks-input-scale", trained="blocks").where(
 
 @study.frozen
 class Blocks(regression.Regression):
-    """Settings of the study."""
-
     blocks: Count = 12  # Blocks of the network, and steps of the references.
     heads: Count = 4  # Heads of each block.
     linear: SecondTraining = SecondTraining(plan(2500, 8e-3, batch=512, clip=0.001), init_scale=3.0)
@@ -38,17 +33,13 @@ class Blocks(regression.Regression):
 
 
 def measure(lab: study.Lab, settings: Blocks) -> None:
-    """Train and compare."""
     depth, family = settings.blocks, settings.family()
     references = regression.untied_descents(lab, settings, depth, CLIP)
     config = regression.network(settings, n_layers=depth, token_clip=CLIP, init_scale=settings.linear.init_scale)
     linear = lab.train("linear", config, family, settings.linear.training)
-
-    def witnesses(_: Sequence[Any]) -> Mapping[str, Sequence[Any]]:
-        return {"own": [regression.own_descent(net, depth) for net in linear], "linear": linear}
-
+    witnesses = {"own": [regression.own_descent(net, depth) for net in linear], "linear": linear}
     config = regression.network(settings, n_layers=depth, n_heads=settings.heads, key_size=11, mlp=4, token_clip=CLIP)
-    regression.contrast(lab, settings, "blocks", config, references, more=witnesses)
+    regression.contrast(lab, settings, "blocks", config, references, more=lambda _: witnesses)
 
 
 STUDY = Study(
@@ -66,39 +57,28 @@ STUDY = Study(
     premises=PREMISES,
     claims=(
         converged("blocks", most=0.1, log=True),
-        shared.no_better_descent(
-            main, "gd++", "GD++ of as many steps", id="gd++-at-its-optimum", tolerance=0.1, quantity="median"
-        ),
+        shared.no_better_descent(main, "gd++",
+                                 "GD++ of as many steps", id="gd++-at-its-optimum", tolerance=0.1, quantity="median"),
         shared.derivatives(main),
     ),
     figures=shared.contrast_figures(
         "blocks", "blocks of attention and MLP", ("gd", "gd++"), "Paper: Fig. 8", "y",
         claims=(
-            Claim(
-                "below-gd", "each network of blocks has a smaller loss than as many tuned steps of gradient descent",
-                main.ratio("trained", "gd"), below(1.0, by="paper"), printed("Fig. 8 left"), premises=("converged",),
-            ),
-            Claim(
-                "loss-matches-gd++", "the loss of each network of blocks is within a quarter of that of as many tuned "
-                "steps of GD++", main.ratio("trained", "gd++"), two_sided(0.25), printed("Fig. 8: a close resemblance"),
-                premises=TUNED,
-            ),
-            Claim(
-                "cosine-gd++", "each network of blocks has a cosine above 0.95 with tuned GD++",
-                main["cosine", "trained", "gd++"], above(0.95), printed("Fig. 8 centre right"),
-            ),
-            Claim(
-                "gd++-above-gd", "each network of blocks is nearer to tuned GD++ than to tuned gradient descent",
-                main["cosine", "trained", "gd++"] - main["cosine", "trained", "gd"], above(0.0, by="paper"),
-                printed("Fig. 8 centre"),
-            ),
+            Claim("below-gd", "each network of blocks has a smaller loss than as many tuned steps of gradient descent",
+                  main.ratio("trained", "gd"), below(1.0, by="paper"), printed("Fig. 8 left"), premises=("converged",)),
+            Claim("loss-matches-gd++", "the loss of each network of blocks is within a quarter of that of as many "
+                  "tuned steps of GD++", main.ratio("trained", "gd++"), two_sided(0.25),
+                  printed("Fig. 8: a close resemblance"), premises=TUNED),
+            Claim("cosine-gd++", "each network of blocks has a cosine above 0.95 with tuned GD++",
+                  main["cosine", "trained", "gd++"], above(0.95), printed("Fig. 8 centre right")),
+            Claim("gd++-above-gd", "each network of blocks is nearer to tuned GD++ than to tuned gradient descent",
+                  main["cosine", "trained", "gd++"] - main["cosine", "trained", "gd"], above(0.0, by="paper"),
+                  printed("Fig. 8 centre")),
         ),
         away=(
-            Claim(
-                "input-scale", "on inputs of 1.25 and 1.5 times the training scale, losses stay within a quarter of "
-                "GD++'s", larger.ratio("trained", "gd++"), two_sided(0.25),
-                printed("Fig. 8 right: a close resemblance"), premises=TUNED,
-            ),
+            Claim("input-scale", "on inputs of 1.25 and 1.5 times the training scale, losses stay within a quarter of "
+                  "GD++'s", larger.ratio("trained", "gd++"), two_sided(0.25),
+                  printed("Fig. 8 right: a close resemblance"), premises=TUNED),
         ),
     ),
     deviations=(

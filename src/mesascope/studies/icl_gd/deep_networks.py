@@ -21,8 +21,6 @@ QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 @study.frozen
 class Deep(regression.Regression):
-    """Settings of the study."""
-
     seeds: study.Count = 10  # Networks of five separate layers, one a seed.
     looped: SecondTraining = SecondTraining(plan(5000, 4e-3, batch=1024, clip=0.001), init_scale=0.02)
     """Training of the ten looped layers, five seeds of them."""

@@ -11,7 +11,7 @@ separates it from gradient descent is the sampling error of those tasks, not the
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -30,7 +30,6 @@ away = stage("tasks-8192-input-scale", middle="the midpoint")
 
 
 def measure(lab: study.Lab, settings: Regression) -> None:
-    """Train on each number of tasks and compare."""
     gd = regression.best_step(settings.family())
     lab.stage("predicted", regression.predicted, lab, settings, {"gd": gd})
     for pool in POOLS:
@@ -39,7 +38,7 @@ def measure(lab: study.Lab, settings: Regression) -> None:
 
 def _pool(lab: study.Lab, settings: Regression, pool: int, gd: Any) -> None:
     family = settings.family()
-    fixed = dataclasses.replace(family, pool=pool)
+    fixed = settings.family(pool=pool)
     own = [fixed.seeded(seed).sample(pool, lab.stream("pool")) for seed in lab.seeds]
     aligned = regression.watch_alignment({"gd": gd}, lab.draw(family, settings.sweep_tasks, "watch"))
     looks = [watch_loss(**{"own mse": one}) for one in own]
@@ -52,13 +51,10 @@ def _pool(lab: study.Lab, settings: Regression, pool: int, gd: Any) -> None:
     fresh = lab.draw(family, settings.tasks, "eval")
     lab.stage(f"tasks-{pool}-comparison", lenses.measure_learners, groups, ["gd"], fresh)
     lab.stage(f"tasks-{pool}-input-scale", regression.sweep, lab, settings, groups, "input-scale")
-    lab.stage(f"tasks-{pool}-own", _on_own, trained, gd, looks)
-
-
-def _on_own(trained: Sequence[Any], gd: Any, looks: Sequence[Callable[[Any], dict[str, float]]]) -> dict[str, Any]:
-    """Losses of each seed's layer and of gradient descent on the tasks of that seed."""
-    layers = [look(net)["own mse"] for net, look in zip(trained, looks, strict=True)]
-    return {"trained": layers, "gd": [look(gd)["own mse"] for look in looks]}
+    lab.stage(f"tasks-{pool}-own", lambda: {
+        "trained": [look(net)["own mse"] for net, look in zip(trained, looks, strict=True)],
+        "gd": [look(gd)["own mse"] for look in looks],
+    })  # fmt: skip
 
 
 def _compared(pool: int) -> StageReading:
@@ -67,11 +63,6 @@ def _compared(pool: int) -> StageReading:
 
 def _cosine(pool: int) -> Reading:
     return _compared(pool)["cosine", "trained", "gd"]
-
-
-def _one_over(fewer: np.ndarray, more: np.ndarray) -> float:
-    """Ratio of what the mean cosine of two groups lacks to 1."""
-    return float((1 - fewer.mean()) / (1 - more.mean()))
 
 
 def _curves(y: str, quantity: str, factor: float = 1.0, levels: Sequence[Level] = (), log: str = "") -> Lines:
@@ -96,11 +87,8 @@ def _away(pool: int) -> Lines:
     )  # fmt: skip
 
 
-def _over_pools(id: str, sentence: str, reading: Any, bound: Bound, source: Any, **changes: Any) -> Claim:
-    """A claim about the mean over sets of tasks."""
-    settings: dict[str, Any] = {"over": "pools", "quantifier": "mean"} | changes
-    return Claim(id, sentence, reading, bound, source, **settings)
-
+# A claim about the mean over sets of tasks.
+_over_pools = partial(Claim, over="pools", quantifier="mean")
 
 FINITE_TASKS = study.Figure(
     "finite-tasks", "Layers trained on fixed sets of tasks, on fresh tasks; line and band: mean and range over "
@@ -110,72 +98,51 @@ FINITE_TASKS = study.Figure(
             f"{shared.HALF_MSE}, fresh tasks", "mse", 0.5,
             [Level(stage("tasks-128")["gd mse"] / 2, "gd", "gradient descent")], "y",
         ),
-    ), columns=2,
-    claims=(
-        _over_pools(
-            "few-tasks", "trained on 128 tasks, layers have a cosine below 0.95 with gradient descent", _cosine(128),
-            below(0.95), printed("Fig. 16"),
-        ),
-        _over_pools(
-            "8192-tasks", "trained on 8192 tasks, layers have a cosine above 0.99 with gradient descent", _cosine(8192),
-            above(0.99), printed("Fig. 16d"),
-        ),
-        _over_pools(
-            "2048-tasks", "trained on 2048 tasks, layers have a cosine between 0.95 and 0.99 with gradient descent",
-            _cosine(2048), Bound(0.95, 0.99), study.ours("how much less Fig. 16c shows"),
-        ),
-        _over_pools(
-            "one-over-tasks", "1 minus the cosine is inverse to the number of tasks: from 2048 to 8192 tasks it falls "
-            "to a quarter, within a quarter of that", lambda r: (_cosine(2048)(r), _cosine(8192)(r)),
-            study.two_sided(1.0, around=4.0),
-            study.derived("the minimiser's variance is inverse to the number of tasks"),
-            measures="(1 - cosine at 2048) / (1 - cosine at 8192), of means over pools", quantifier="bootstrap",
-            statistic=_one_over,
-        ),
-        _over_pools(
-            "rising", "the cosine with gradient descent rises from each number of tasks to the next",
-            study.beside(map(_cosine, POOLS), "").map(partial(np.diff, axis=1), "rise of the cosine"), above(0.0),
-            printed("Fig. 16"),
-        ),
-        _over_pools(
-            "own-tasks", "on its own tasks each layer has a smaller loss than gradient descent, for each number of "
-            "tasks", study.beside(
-                [own["trained"] / own["gd"] for own in (stage(f"tasks-{pool}-own") for pool in POOLS)],
-                "loss of trained / of gradient descent on the same tasks",
-            ), below(1.0), study.derived("no layer has a lower loss on its tasks than the minimum"),
-        ),
-        _over_pools(
-            "fresh-tasks", "on fresh tasks each layer has a larger loss than gradient descent, for each number of "
-            "tasks", study.beside(
-                [_compared(pool).ratio("trained", "gd") for pool in POOLS],
-                "loss of trained / of gradient descent",
-            ), above(1.0), study.ours("a layer judged by its own tasks would lose less"), quantifier="every",
-            premises=(*PREMISES, "own-tasks"),
-        ),
+    ), columns=2, claims=(
+        _over_pools("few-tasks", "trained on 128 tasks, layers have a cosine below 0.95 with gradient descent",
+                    _cosine(128), below(0.95), printed("Fig. 16")),
+        _over_pools("8192-tasks", "trained on 8192 tasks, layers have a cosine above 0.99 with gradient descent",
+                    _cosine(8192), above(0.99), printed("Fig. 16d")),
+        _over_pools("2048-tasks", "trained on 2048 tasks, layers have a cosine between 0.95 and 0.99 with gradient "
+                    "descent", _cosine(2048), Bound(0.95, 0.99), study.ours("how much less Fig. 16c shows")),
+        _over_pools("one-over-tasks", "1 minus the cosine is inverse to the number of tasks: from 2048 to 8192 tasks "
+                    "it falls to a quarter, within a quarter of that",
+                    lambda r: (_cosine(2048)(r), _cosine(8192)(r)), study.two_sided(1.0, around=4.0),
+                    study.derived("the minimiser's variance is inverse to the number of tasks"),
+                    measures="(1 - cosine at 2048) / (1 - cosine at 8192), of means over pools", quantifier="bootstrap",
+                    statistic=lambda fewer, more: float((1 - fewer.mean()) / (1 - more.mean()))),
+        _over_pools("rising", "the cosine with gradient descent rises from each number of tasks to the next",
+                    study.beside(map(_cosine, POOLS), "").map(partial(np.diff, axis=1), "rise of the cosine"),
+                    above(0.0), printed("Fig. 16")),
+        _over_pools("own-tasks", "on its own tasks each layer has a smaller loss than gradient descent, for each "
+                    "number of tasks",
+                    study.beside([own["trained"] / own["gd"] for own in (stage(f"tasks-{pool}-own") for pool in POOLS)],
+                                 "loss of trained / of gradient descent on the same tasks"), below(1.0),
+                    study.derived("no layer has a lower loss on its tasks than the minimum")),
+        _over_pools("fresh-tasks", "on fresh tasks each layer has a larger loss than gradient descent, for each number "
+                    "of tasks",
+                    study.beside([_compared(pool).ratio("trained", "gd") for pool in POOLS],
+                                 "loss of trained / of gradient descent"), above(1.0),
+                    study.ours("a layer judged by its own tasks would lose less"), quantifier="every",
+                    premises=(*PREMISES, "own-tasks")),
     ),
 )  # fmt: skip
 
 AWAY = study.Figure(
     "away", "Loss of trained layers, and of those halfway to the construction, over gradient descent's on the "
     "same tasks, mean and range over sets: on inputs of other scales, and on fresh tasks. Paper: Fig. 16.",
-    tuple(map(_away, POOLS)), columns=2,
-    claims=(
-        _over_pools(
-            "input-scale", "trained on 8192 tasks, layers have a loss within 10 % of gradient descent's on inputs "
-            "scaled by 0.5 to 2", away.ratio("trained", "gd"), study.two_sided(0.1), printed("Fig. 16d right"),
-        ),
-        _over_pools(
-            "interpolation", "halfway to the construction, layers trained on 2048 or 8192 tasks have a smaller loss on "
-            "fresh tasks than the trained layers", study.beside(
-                [_compared(pool).ratio("middle", "trained") for pool in POOLS[2:]],
-                "loss at the midpoint / of trained",
-            ), below(1.0), printed("Fig. 16"), quantifier="every",
-        ),
-        _over_pools(
-            "interpolated-input-scale", "halfway between layers trained on 8192 tasks and the construction, losses are "
-            "within 5 % of gradient descent's on inputs scaled by 0.5 to 2", away.ratio("middle", "gd"),
-            study.two_sided(0.05), printed("Fig. 16d right"),
-        ),
+    tuple(map(_away, POOLS)), columns=2, claims=(
+        _over_pools("input-scale", "trained on 8192 tasks, layers have a loss within 10 % of gradient descent's on "
+                    "inputs scaled by 0.5 to 2",
+                    away.ratio("trained", "gd"), study.two_sided(0.1), printed("Fig. 16d right")),
+        _over_pools("interpolation", "halfway to the construction, layers trained on 2048 or 8192 tasks have a smaller "
+                    "loss on fresh tasks than the trained layers",
+                    study.beside([_compared(pool).ratio("middle", "trained") for pool in POOLS[2:]],
+                                 "loss at the midpoint / of trained"), below(1.0), printed("Fig. 16"),
+                    quantifier="every"),
+        _over_pools("interpolated-input-scale", "halfway between layers trained on 8192 tasks and the construction, "
+                    "losses are within 5 % of gradient descent's on inputs scaled by 0.5 to 2",
+                    away.ratio("middle", "gd"), study.two_sided(0.05), printed("Fig. 16d right")),
     ),
 )  # fmt: skip
 
@@ -193,6 +160,6 @@ STUDY = Study(
     figures=(FINITE_TASKS, AWAY),
     deviations=(
         "Ten seeds train, each on a set of tasks of its own: these sets differ too much for five to decide.",
-        "The learning rate decays and weights are averaged, which removes the noise that Adam leaves.",
+        shared.AVERAGED,
     ),
 )  # fmt: skip

@@ -24,14 +24,11 @@ two_layers = stage("two-layers-comparison", plain="the layers without LayerNorm"
 
 @study.frozen
 class LayerNorm(regression.Regression):
-    """Settings of the study."""
-
     two_layers: SecondTraining = SecondTraining(plan(50_000, 1e-3, clip=0.001, evaluate_every=250))
     """Training of two layers with LayerNorm between them."""
 
 
 def measure(lab: study.Lab, settings: LayerNorm) -> None:
-    """Train and compare, with LayerNorm and without."""
     one = {"gd": regression.best_step(settings.family())}
     starts = {
         "gd": learners.GradientDescent(2, 1.0),
@@ -62,62 +59,40 @@ def _at_twice(name: str) -> Reading:
 
 
 ONE_LAYER = shared.contrast_figures(
-    "one-layer", "one layer behind LayerNorm", ("gd",), "Paper: Fig. 14a",
-    claims=(
-        Claim(
-            "one-layer-loss", "each normalised layer's loss is 0 to 60 % above that of one step of gradient descent",
-            one_layer.ratio("trained", "gd"), Bound(1.0, 1.6), printed("Fig. 14a left"),
-        ),
-        Claim(
-            "one-layer-heads", "a second head removes less than half of what each normalised layer's loss exceeds "
-            "gradient descent's by", shared.gap_left(one_layer, stage("one-layer-two-heads-comparison")), above(0.5),
-            printed("appendix A.9: more heads do not help substantially"),
-            premises=(*ONE, "one-layer-two-heads-converged"),
-        ),
-        Claim(
-            "one-layer-alignment", "each normalised layer is less aligned with gradient descent than one without "
-            "LayerNorm", _alignment(one_layer, "gd"), below(0.0, by="paper"), printed("Fig. 14a centre left"),
-            premises=(*ONE, "one-layer-plain-converged", "one-layer-derivatives"),
-        ),
-    ),
-    away=(
-        Claim(
-            "one-layer-large-inputs", "on inputs twice as large as in training each normalised layer has a smaller "
-            "loss than gradient descent", _at_twice("one-layer"), below(1.0, by="paper"), printed("Fig. 14a right"),
-        ),
+    "one-layer", "one layer behind LayerNorm", ("gd",), "Paper: Fig. 14a", claims=(
+        Claim("one-layer-loss", "each normalised layer's loss is 0 to 60 % above that of one step of gradient descent",
+              one_layer.ratio("trained", "gd"), Bound(1.0, 1.6), printed("Fig. 14a left")),
+        Claim("one-layer-heads", "a second head removes less than half of what each normalised layer's loss exceeds "
+              "gradient descent's by", shared.gap_left(one_layer, stage("one-layer-two-heads-comparison")), above(0.5),
+              printed("appendix A.9: more heads do not help substantially"),
+              premises=(*ONE, "one-layer-two-heads-converged")),
+        Claim("one-layer-alignment", "each normalised layer is less aligned with gradient descent than one without "
+              "LayerNorm", _alignment(one_layer, "gd"), below(0.0, by="paper"), printed("Fig. 14a centre left"),
+              premises=(*ONE, "one-layer-plain-converged", "one-layer-derivatives")),
+    ), away=(
+        Claim("one-layer-large-inputs", "on inputs twice as large as in training each normalised layer has a smaller "
+              "loss than gradient descent", _at_twice("one-layer"), below(1.0, by="paper"), printed("Fig. 14a right")),
     ),
 )  # fmt: skip
 
 TWO_LAYERS = shared.contrast_figures(
-    "two-layers", "two layers with LayerNorm between them", ("gd", "gd++"), "Paper: Fig. 14b",
-    claims=(
-        Claim(
-            "two-layers-gd", "two layers with LayerNorm between them have a larger loss than two steps of gradient "
-            "descent", two_layers.ratio("trained", "gd"), above(1.0, by="paper"), printed("Fig. 14b left"),
-            premises=TWO,
-        ),
-        Claim(
-            "two-layers-gd++", "the loss of two layers with LayerNorm between them is 0 to 60 % above that of two "
-            "steps of GD++", two_layers.ratio("trained", "gd++"), Bound(1.0, 1.6), printed("Fig. 14b left"),
-            premises=(*TWO, OPTIMUM),
-        ),
-        Claim(
-            "two-layers-alignment", "two layers with LayerNorm between them are less aligned with GD++ than without it",
-            _alignment(two_layers, "gd++"), below(0.0, by="paper"), printed("Fig. 14b centre left"),
-            premises=(*TWO, OPTIMUM, "two-layers-plain-converged", "two-layers-derivatives"),
-        ),
-        Claim(
-            "two-layers-order", "two layers with LayerNorm between them are less aligned with GD++ than with gradient "
-            "descent", two_layers["cosine", "trained", "gd++"] - two_layers["cosine", "trained", "gd"],
-            below(0.0, by="paper"), printed("appendix A.9"), premises=(*TWO, OPTIMUM, "two-layers-derivatives"),
-        ),
-    ),
-    away=(
-        Claim(
-            "two-layers-large-inputs", "on inputs twice as large as in training two layers with LayerNorm between them "
-            "have a smaller loss than two steps of gradient descent", _at_twice("two-layers"), below(1.0, by="paper"),
-            printed("Fig. 14b right"), premises=TWO,
-        ),
+    "two-layers", "two layers with LayerNorm between them", ("gd", "gd++"), "Paper: Fig. 14b", claims=(
+        Claim("two-layers-gd", "two layers with LayerNorm between them have a larger loss than two steps of gradient "
+              "descent",
+              two_layers.ratio("trained", "gd"), above(1.0, by="paper"), printed("Fig. 14b left"), premises=TWO),
+        Claim("two-layers-gd++", "the loss of two layers with LayerNorm between them is 0 to 60 % above that of two "
+              "steps of GD++",
+              two_layers.ratio("trained", "gd++"), Bound(1.0, 1.6), printed("Fig. 14b left"), premises=(*TWO, OPTIMUM)),
+        Claim("two-layers-alignment", "two layers with LayerNorm between them are less aligned with GD++ than without "
+              "it", _alignment(two_layers, "gd++"), below(0.0, by="paper"), printed("Fig. 14b centre left"),
+              premises=(*TWO, OPTIMUM, "two-layers-plain-converged", "two-layers-derivatives")),
+        Claim("two-layers-order", "two layers with LayerNorm between them are less aligned with GD++ than with "
+              "gradient descent", two_layers["cosine", "trained", "gd++"] - two_layers["cosine", "trained", "gd"],
+              below(0.0, by="paper"), printed("appendix A.9"), premises=(*TWO, OPTIMUM, "two-layers-derivatives")),
+    ), away=(
+        Claim("two-layers-large-inputs", "on inputs twice as large as in training two layers with LayerNorm between "
+              "them have a smaller loss than two steps of gradient descent",
+              _at_twice("two-layers"), below(1.0, by="paper"), printed("Fig. 14b right"), premises=TWO),
     ),
 )  # fmt: skip
 
@@ -153,7 +128,7 @@ STUDY = Study(
         *shared.contrast_figures("two-layers-plain", "two layers without LayerNorm", ("gd", "gd++"), "Control"),
     ),
     deviations=(
-        "The learning rate decays and weights are averaged, which removes the noise that Adam leaves.",
+        shared.AVERAGED,
         "Two layers without LayerNorm, a control of ours, train for 5,000 steps.",
     ),
 )  # fmt: skip

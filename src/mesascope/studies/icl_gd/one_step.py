@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,27 +18,25 @@ import numpy as np
 from mesascope import constructions, learners, lenses, nets, study, tasks
 from mesascope.studies.common import converged, midpoint, midpoint_losses, plan, watch_loss
 from mesascope.studies.icl_gd import one_step_rollouts, regression, shared
-from mesascope.study import Claim, Figure, Level, Line, Reading, Reported, above, below, derived, printed, two_sided
+from mesascope.study import Claim, Figure, Level, Line, Reading, above, below, derived, printed, stage, two_sided
 
 SIZES = (5, 10, 15, 20)
 AUTHORS = "authors' code, 3 runs"
 PREMISES = ("converged", "limit")
 HALFWAY = (*PREMISES, "midpoint")
+NARROW = {"quick": two_sided(0.005), "paper": two_sided(0.001)}
 
-run, main = study.stage("size-10"), study.stage("size-10-comparison")
-optima = study.stage("optima", optimum="closed form", limit="closed form")
-limits, weights = study.stage("limits"), study.stage("weights")
+run, main = stage("size-10"), stage("size-10-comparison")
+optima = stage("optima", optimum="closed form", limit="closed form")
+limits, weights = stage("limits"), stage("weights")
 
 
 @study.frozen
 class OneStep(regression.Regression):
-    """Settings of the study."""
-
     sizes: study.Training = plan(600, 2e-3, decay_from=0.5)  # Training of the networks of the other sizes N = d.
 
 
 def measure(lab: study.Lab, settings: OneStep) -> None:
-    """Train one layer a seed for each size, and compare them with gradient descent and its construction."""
     trained, gd, built = {size: _size(lab, settings, size) for size in SIZES}[10]
     groups = {"trained": trained, "gd": [gd]}
     fresh = lab.draw(settings.family(), settings.tasks, "eval")
@@ -120,21 +119,11 @@ def _inputs_read(w_pv: np.ndarray) -> np.ndarray:
 
 
 def _at_sizes(read: Callable[[study.StageReading], Reading], words: str) -> Reading:
-    return study.beside([read(study.stage(f"size-{size}-comparison")) for size in SIZES], f"{words}, for each size")
+    return study.beside([read(stage(f"size-{size}-comparison")) for size in SIZES], f"{words}, for each size")
 
 
-def _sizes() -> study.Lines:
-    shown = {
-        "gd": ("gradient descent", "gd", "o"),
-        "trained": ("trained layers", "trained", "x"),
-        "middle": ("interpolated", "interpolated", "+"),
-    }
-    lines = [
-        Line(SIZES, _at_sizes(lambda one, name=name: one["mse", name] / 2, name), role, label, each=True, marks=marks)
-        for name, (label, role, marks) in shown.items()
-    ]
-    limit = Line(SIZES, optima["limit"] / 2, "limit", "limit", marks=":")
-    return study.Lines("", "N = d", shared.HALF_MSE, [limit, *lines], limits={"xticks": SIZES})
+def _loss(name: str, role: str, label: str, marks: str) -> Line:
+    return Line(SIZES, _at_sizes(lambda one: one["mse", name] / 2, name), role, label, each=True, marks=marks)
 
 
 def _offsets(r: Any) -> list[Line | Level]:
@@ -147,8 +136,8 @@ def _to_gd(quantity: str, label: str, log: str = "y") -> study.Lines:
     return study.curves(run, {f"gd {quantity}": ("trained", "to gradient descent")}, label, log=log)
 
 
-def _swept(name: str, case: str, label: str, caption: str, claims: tuple[Claim, ...]) -> Figure:
-    swept = study.stage(name)
+def _swept(name: str, case: str, label: str, caption: str, *claims: Claim) -> Figure:
+    swept = stage(name)
     losses = shared.losses_over(swept, case, "trained layers", ["gd"], label, middle=True)
     return Figure(
         name, caption, (losses, shared.ratios_over(swept, case, ["gd"], x=label, log="")), columns=2, claims=claims
@@ -157,18 +146,17 @@ def _swept(name: str, case: str, label: str, caption: str, claims: tuple[Claim, 
 
 def _matched(name: str, where: str, panel: str, margin: float) -> tuple[Claim, Claim]:
     """Claims that trained layers, and those halfway to the construction, match gradient descent in a sweep."""
-    swept, source = study.stage(name), printed(f"Fig. 6a {panel}")
+    swept, source = stage(name), printed(f"Fig. 6a {panel}")
     return (
-        Claim(
-            name, f"{where} each loss is within {100 * margin:.0f} % of gradient descent's",
-            swept.ratio("trained", "gd"), two_sided(margin), source,
-        ),
-        Claim(
-            f"interpolated-{name}", f"halfway between trained weights and construction losses are within {margin:.0%} "
-            f"of gradient descent's {where}", swept.ratio("middle", "gd"), two_sided(margin), source, premises=HALFWAY,
-        ),
+        Claim(name, f"{where} each loss is within {100 * margin:.0f} % of gradient descent's",
+              swept.ratio("trained", "gd"), two_sided(margin), source),
+        Claim(f"interpolated-{name}", "halfway between trained weights and construction losses are within "
+              f"{margin:.0%} of gradient descent's {where}",
+              swept.ratio("middle", "gd"), two_sided(margin), source, premises=HALFWAY),
     )  # fmt: skip
 
+
+_of_weights = partial(Claim, quantifier="mean", premises=("converged",))
 
 TRAINING = Figure(
     "training", "The trained layers on held-out tasks while training; line and band: mean and range over "
@@ -183,129 +171,98 @@ TRAINING = Figure(
         _to_gd("cosine", shared.SENSITIVITIES, ""),
         _to_gd("sensitivity-difference", shared.MODELS),
         _to_gd("prediction-difference", shared.PREDICTIONS),
-    ), columns=2,
-    claims=(
-        Claim(
-            "loss-matches-gd", "each trained layer's loss is within 0.1 % of gradient descent's",
-            main.ratio("trained", "gd"), two_sided(0.001), printed("Fig. 2 left"),
-            reported=Reported((1.0026, 1.0006, 1.0029), AUTHORS),
-        ),
-        Claim(
-            "prediction-difference", "each trained layer's predictions are those of gradient descent to 0.009 on "
-            "average (paper preset: 0.006)", main["prediction-difference", "trained", "gd"],
-            {"quick": below(0.009), "paper": below(0.006)}, printed("Fig. 2 centre left"),
-            reported=Reported((0.0225, 0.0184, 0.0246), AUTHORS),
-        ),
-        Claim(
-            "sensitivity-cosine", "each trained layer's sensitivities have a cosine above 0.9998 with gradient "
-            "descent's", main["cosine", "trained", "gd"], above(0.9998), printed("Fig. 2 centre left"),
-            reported=Reported((0.9993, 0.9995, 0.9992), AUTHORS),
-        ),
-        Claim(
-            "model-difference", "the linear model that each trained layer applies to a context is within 0.03 (paper "
-            "preset: 0.02) of gradient descent's on average, where teachers have norm 3",
-            main["sensitivity-difference", "trained", "gd"], {"quick": below(0.03), "paper": below(0.02)},
-            printed("Fig. 2 centre left"), reported=Reported((0.097, 0.078, 0.105), AUTHORS),
-        ),
-        Claim(
-            "with-query", "if keys and values also come from the query's token, each layer's loss is within 1 % of "
-            "gradient descent's", study.stage("with-query-comparison").ratio("trained", "gd"), two_sided(0.01),
-            printed("section 2, full self-attention"), premises=("with-query-converged", "limit"),
-        ),
+    ), columns=2, claims=(
+        Claim("loss-matches-gd", "each trained layer's loss is within 0.1 % of gradient descent's",
+              main.ratio("trained", "gd"), two_sided(0.001), printed("Fig. 2 left"),
+              reported=study.Reported((1.0026, 1.0006, 1.0029), AUTHORS)),
+        Claim("prediction-difference", "each trained layer's predictions are those of gradient descent to 0.009 on "
+              "average (paper preset: 0.006)",
+              main["prediction-difference", "trained", "gd"], {"quick": below(0.009), "paper": below(0.006)},
+              printed("Fig. 2 centre left"), reported=study.Reported((0.0225, 0.0184, 0.0246), AUTHORS)),
+        Claim("sensitivity-cosine", "each trained layer's sensitivities have a cosine above 0.9998 with gradient "
+              "descent's", main["cosine", "trained", "gd"], above(0.9998), printed("Fig. 2 centre left"),
+              reported=study.Reported((0.9993, 0.9995, 0.9992), AUTHORS)),
+        Claim("model-difference", "the linear model that each trained layer applies to a context is within 0.03 (paper "
+              "preset: 0.02) of gradient descent's on average, where teachers have norm 3",
+              main["sensitivity-difference", "trained", "gd"], {"quick": below(0.03), "paper": below(0.02)},
+              printed("Fig. 2 centre left"), reported=study.Reported((0.097, 0.078, 0.105), AUTHORS)),
+        Claim("with-query", "if keys and values also come from the query's token, each layer's loss is within 1 % of "
+              "gradient descent's", stage("with-query-comparison").ratio("trained", "gd"), two_sided(0.01),
+              printed("section 2, full self-attention"), premises=("with-query-converged", "limit")),
     ),
 )  # fmt: skip
 
 DIMENSIONS = Figure(
     "dimensions", "Left: trained, interpolated and constructed layers for each size. Right: step sizes tuned "
     "on their own tasks less the closed form; bars show one standard error. Paper: Fig. 2 centre right.", (
-        _sizes(),
+        study.Lines("", "N = d", shared.HALF_MSE, [
+            Line(SIZES, optima["limit"] / 2, "limit", "limit", marks=":"),
+            _loss("gd", "gd", "gradient descent", "o"),
+            _loss("trained", "trained", "trained layers", "x"),
+            _loss("middle", "interpolated", "interpolated", "+"),
+        ], limits={"xticks": SIZES}),
         study.Lines("", "N = d", "tuned step size less closed form, %", _offsets, limits={"xticks": SIZES}),
-    ), columns=2,
-    claims=(
-        Claim(
-            "limit", "one step of gradient descent at the closed-form step size has the closed-form loss, for each N = "
-            "d", limits["mse", "gd"].at(0, "for each size") / optima["limit"], two_sided(0.02),
-            derived("one-step optimum"), over="sizes", at_least=4, about="algorithms",
-        ),
-        Claim(
-            "eta-optimum", "tuning finds the closed-form step size, for each N = d",
-            optima.map(_tuned, "tuned eta / closed form"), two_sided(0.02), derived("one-step optimum"), over="sizes",
-            at_least=4, about="algorithms",
-        ),
-        Claim(
-            "dimensions", "for N = d in 5, 10, 15 and 20 each trained loss is within 0.5 % (paper preset: 0.1 %) of "
-            "gradient descent's",
-            _at_sizes(lambda one: one.ratio("trained", "gd"), "loss of trained / of gradient descent"),
-            {"quick": two_sided(0.005), "paper": two_sided(0.001)}, printed("Fig. 2 centre right"),
-        ),
-        Claim(
-            "interpolated-dimensions", "for N = d in 5, 10, 15 and 20 the loss halfway between trained weights and "
-            "construction is within 0.5 % (paper preset: 0.1 %) of gradient descent's",
-            _at_sizes(lambda one: one.ratio("middle", "gd"), "loss at the midpoint / of gradient descent"),
-            {"quick": two_sided(0.005), "paper": two_sided(0.001)}, printed("Fig. 2 centre right"), premises=HALFWAY,
-        ),
-        Claim(
-            "interpolation", "halfway between trained weights and construction the loss is within 0.2 % of either "
-            "end's", midpoint_losses("size-10-comparison"), two_sided(0.002), printed("Fig. 2 and appendix A.3"),
-            premises=HALFWAY,
-        ),
+    ), columns=2, claims=(
+        Claim("limit", "one step of gradient descent at the closed-form step size has the closed-form loss, for each N "
+              "= d", limits["mse", "gd"].at(0, "for each size") / optima["limit"], two_sided(0.02),
+              derived("one-step optimum"), over="sizes", at_least=4, about="algorithms"),
+        Claim("eta-optimum", "tuning finds the closed-form step size, for each N = d",
+              optima.map(_tuned, "tuned eta / closed form"), two_sided(0.02), derived("one-step optimum"), over="sizes",
+              at_least=4, about="algorithms"),
+        Claim("dimensions", "for N = d in 5, 10, 15 and 20 each trained loss is within 0.5 % (paper preset: 0.1 %) of "
+              "gradient descent's",
+              _at_sizes(lambda one: one.ratio("trained", "gd"), "loss of trained / of gradient descent"), NARROW,
+              printed("Fig. 2 centre right")),
+        Claim("interpolated-dimensions", "for N = d in 5, 10, 15 and 20 the loss halfway between trained weights and "
+              "construction is within 0.5 % (paper preset: 0.1 %) of gradient descent's",
+              _at_sizes(lambda one: one.ratio("middle", "gd"), "loss at the midpoint / of gradient descent"), NARROW,
+              printed("Fig. 2 centre right"), premises=HALFWAY),
+        Claim("interpolation", "halfway between trained weights and construction the loss is within 0.2 % of either "
+              "end's", midpoint_losses("size-10-comparison"), two_sided(0.002), printed("Fig. 2 and appendix A.3"),
+              premises=HALFWAY),
     ),
 )  # fmt: skip
 
 INPUT_SCALE = _swept(
-    "input-scale", "x_scale", shared.RELATIVE, "Inputs scaled away from those of training. Paper: Fig. 6a "
-    "left.", (
-        *_matched("input-scale", "for inputs scaled by 0.5 to 2", "left", 0.05),
-        Claim(
-            "worse-than-nothing", "at twice the training scale of inputs, gradient descent with the step size tuned "
-            "for training has a larger loss than predicting zero",
-            study.stage("input-scale")["mse", "gd"].at((..., -1), "at twice the scale")
-            / (4 * study.stage("damping-1.0", all="loss")["all", "gd"].at((0, 0), "before the first step")), above(1.0),
-            printed("section 3, on out-of-distribution tasks"), over="algorithms", at_least=1, about="algorithms",
-        ),
-    ),
+    "input-scale", "x_scale", shared.RELATIVE, "Inputs scaled away from those of training. Paper: Fig. 6a left.",
+    *_matched("input-scale", "for inputs scaled by 0.5 to 2", "left", 0.05),
+    Claim("worse-than-nothing", "at twice the training scale of inputs, gradient descent with the step size tuned for "
+          "training has a larger loss than predicting zero",
+          stage("input-scale")["mse", "gd"].at((..., -1), "at twice the scale")
+          / (4 * stage("damping-1.0", all="loss")["all", "gd"].at((0, 0), "before the first step")), above(1.0),
+          printed("section 3, on out-of-distribution tasks"), over="algorithms", at_least=1, about="algorithms"),
 )  # fmt: skip
 
 TEACHER_SCALE = _swept(
     "teacher-scale", "w_scale", "teacher scale / that of training",
     "Teachers scaled away from the 1 of training. Paper: Fig. 6a centre left.",
-    _matched("teacher-scale", "for teachers scaled by 0.5 to 5", "centre left", 0.05),
+    *_matched("teacher-scale", "for teachers scaled by 0.5 to 5", "centre left", 0.05),
 )  # fmt: skip
 
 OTHER_INPUTS = Figure(
     "other-inputs", "Input laws never seen in training, one line a seed. Paper: Fig. 6a right.",
-    shared.law_panels(study.stage("other-inputs"), "gd"), share_y=True,
+    shared.law_panels(stage("other-inputs"), "gd"), share_y=True,
     claims=_matched("other-inputs", "on normal, exponential and Laplace inputs", "right", 0.1),
 )  # fmt: skip
 
 WEIGHTS = Figure(
     "weights", "Weight products of one trained layer, rescaled as in appendix A.3, beside the construction. "
-    "Paper: Fig. 9.", study.Matrices(shared.products("weights", "construction"), 1.0),
-    claims=(
-        Claim(
-            "eta-read", "the step size in the weights is within 1 % of the optimal one",
-            study.stage("step-sizes", eta="eta read")["eta"] / optima["optimum"].at(1, "N = d = 10"), two_sided(0.01),
-            printed("section 2, meta-learned learning rates"), quantifier="mean", premises=("converged", "eta-optimum"),
-        ),
-        Claim(
-            "weights-diagonal", "W_KQ has one value on the inputs' diagonal, to 2 %",
-            weights["w_kq"].map(shared.diagonal_spread, "largest distance from the mean / |mean|"), below(0.02),
-            printed("Fig. 9 outer left"), quantifier="mean", premises=("converged",),
-        ),
-        Claim(
-            "values-row", "the row of W_PV that makes predictions reads targets alone, within 2 %",
-            weights["w_pv"].map(_inputs_read, "largest |entry at an input| / |entry at the target|"), below(0.02),
-            printed("Fig. 9 left"), quantifier="mean", premises=("converged",),
-        ),
-        Claim(
-            "weights-off-diagonal", "off its diagonal, W_KQ is at most 1.5 % of the mean diagonal",
-            weights["off_diagonal"], below(0.015), printed("Fig. 9 left"), quantifier="mean", premises=("converged",),
-            reported=Reported((0.03, 0.048), "authors' code, ends of 3 runs"),
-        ),
-        Claim(
-            "weights-distance", "the rescaled W_KQ is the construction's", weights["distance_kq"], below(0.03),
-            printed("appendix A.3"), quantifier="mean", premises=("converged",),
-        ),
+    "Paper: Fig. 9.", study.Matrices(shared.products("weights", "construction"), 1.0), claims=(
+        Claim("eta-read", "the step size in the weights is within 1 % of the optimal one",
+              stage("step-sizes", eta="eta read")["eta"] / optima["optimum"].at(1, "N = d = 10"), two_sided(0.01),
+              printed("section 2, meta-learned learning rates"), quantifier="mean",
+              premises=("converged", "eta-optimum")),
+        _of_weights("weights-diagonal", "W_KQ has one value on the inputs' diagonal, to 2 %",
+                    weights["w_kq"].map(shared.diagonal_spread, "largest distance from the mean / |mean|"),
+                    below(0.02), printed("Fig. 9 outer left")),
+        _of_weights("values-row", "the row of W_PV that makes predictions reads targets alone, within 2 %",
+                    weights["w_pv"].map(_inputs_read, "largest |entry at an input| / |entry at the target|"),
+                    below(0.02), printed("Fig. 9 left")),
+        _of_weights("weights-off-diagonal", "off its diagonal, W_KQ is at most 1.5 % of the mean diagonal",
+                    weights["off_diagonal"], below(0.015), printed("Fig. 9 left"),
+                    reported=study.Reported((0.03, 0.048), "authors' code, ends of 3 runs")),
+        _of_weights("weights-distance", "the rescaled W_KQ is the construction's",
+                    weights["distance_kq"], below(0.03), printed("appendix A.3")),
     ),
 )  # fmt: skip
 
@@ -327,7 +284,7 @@ STUDY = study.Study(
     ),
     figures=(TRAINING, DIMENSIONS, INPUT_SCALE, TEACHER_SCALE, OTHER_INPUTS, one_step_rollouts.FIGURE, WEIGHTS),
     deviations=(
-        "The learning rate decays and weights are averaged, which removes the noise that Adam leaves.",
+        shared.AVERAGED,
         "Initial weights are ten times smaller: the column of W_KQ that meets the query's zero target has no gradient "
         "and keeps its initial size.",
         "Layers of the other sizes train for half as many steps.",

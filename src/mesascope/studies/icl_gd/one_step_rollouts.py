@@ -33,7 +33,9 @@ def _roll_out(groups: Mapping[str, Sequence[Any]], few: tasks.Episode, damping: 
     step size diverges, and their losses alone decide the mean over all contexts after some tens of applications.
     """
     exact, (gd,) = few.to(few.xq.double().dtype), groups["gd"]
-    stable = damping * gd.eta.item() * _largest_curvature(exact) < 2
+    x = exact.context.x.cpu().numpy()
+    largest = np.linalg.eigvalsh(np.swapaxes(x, -1, -2) @ x / x.shape[-2])[:, -1]
+    stable = damping * gd.eta.item() * largest < 2
     errors = {name: [_errors(one, exact, damping) for one in members] for name, members in groups.items()}
     # Numbers whose mean over all tasks is that over the stable ones; others may have overflowed.
     kept = {name: [np.where(stable, one, 0.0) / stable.mean() for one in members] for name, members in errors.items()}
@@ -66,12 +68,6 @@ def _unstable(lab: study.Lab, settings: Regression, gd: Any) -> Estimates:
     return Estimates.over({"damping": DAMPINGS}, points)
 
 
-def _largest_curvature(episodes: tasks.Episode) -> np.ndarray:
-    """The largest eigenvalue of X^T X / N of each context."""
-    x = episodes.context.x.cpu().numpy()
-    return np.linalg.eigvalsh(np.swapaxes(x, -1, -2) @ x / x.shape[-2])[:, -1]
-
-
 def _rolled(damping: float) -> StageReading:
     return stage(f"damping-{damping}", stable="loss on stable contexts")
 
@@ -102,44 +98,31 @@ FIGURE = Figure(
     "rollouts",
     "The layer and the gradient step applied again and again. Thick: contexts where damped gradient descent is stable; "
     "thin: all contexts. Paper: Figs. 1 right and 10.",
-    tuple(map(_panel, DAMPINGS)), share_y=True,
-    claims=(
-        Claim(
-            "rollout-together", "over 50 applications at damping 0.75 the losses stay within 5 % of gradient "
-            "descent's, on contexts where damped descent is stable", _later(0.75).ratio("trained", "gd", "stable"),
-            study.two_sided(0.05), printed("Fig. 1 right"),
-        ),
-        Claim(
-            "rollout-lowers", "each of 50 applications at damping 0.75 lowers the loss of trained layers and of "
-            "gradient descent, on the same contexts", _of_both(_later(0.75), "change", ..., "change of the loss"),
-            below(0.0), printed("Fig. 1 right"), over="learners", at_least=6,
-        ),
-        Claim(
-            "rollout-never-steady", "at damping 0.75 gradient descent diverges on some contexts, so that its mean loss "
-            "over all contexts does not keep falling",
-            stage("unstable", share="share of contexts with damping * eta * lambda_max > 2").where(
-                lambda cases: cases["damping"] == 0.75, "damping 0.75"
-            )["share"], above(0.0), derived("Fig. 1 right: both steadily decrease the loss"), over="algorithms",
-            at_least=1, about="algorithms",
-        ),
-        Claim(
-            "other-dampings", "without damping and at 0.5, losses stay within 5 % of gradient descent's over 50 "
-            "applications, on contexts where damped descent is stable", study.beside(
-                [_later(damping).ratio("trained", "gd", "stable") for damping in (1.0, 0.5)],
-                "loss of trained / of gradient descent on stable contexts, after each application",
-            ), study.two_sided(0.05), printed("Fig. 10"),
-        ),
-        Claim(
-            "gd-more-robust", "after 50 applications at damping 0.75 the trained layers' error is above gradient "
-            "descent's on most contexts", _rolled(0.75)["worse", "trained"].at((..., -1), "after 50 applications"),
-            above(0.5), printed("Fig. 10: slightly better robustness for GD"), quantifier="mean",
-            measures="share of contexts on which trained layers have the larger error, after 50 applications",
-        ),
-        Claim(
-            "undamped-diverges", "without damping, 50 applications leave more than 1 % of contexts with a larger loss "
-            "than predicting zero, for trained layers and for gradient descent",
-            _of_both(_rolled(1.0), "grows", (..., -1), "share of contexts whose error has grown"), above(0.01),
-            printed("Fig. 10 left"), over="learners", at_least=6,
-        ),
+    tuple(map(_panel, DAMPINGS)), share_y=True, claims=(
+        Claim("rollout-together", "over 50 applications at damping 0.75 the losses stay within 5 % of gradient "
+              "descent's, on contexts where damped descent is stable",
+              _later(0.75).ratio("trained", "gd", "stable"), study.two_sided(0.05), printed("Fig. 1 right")),
+        Claim("rollout-lowers", "each of 50 applications at damping 0.75 lowers the loss of trained layers and of "
+              "gradient descent, on the same contexts", _of_both(_later(0.75), "change", ..., "change of the loss"),
+              below(0.0), printed("Fig. 1 right"), over="learners", at_least=6),
+        Claim("rollout-never-steady", "at damping 0.75 gradient descent diverges on some contexts, so that its mean "
+              "loss over all contexts does not keep falling",
+              stage("unstable", share="share of contexts with damping * eta * lambda_max > 2").where(
+                      lambda cases: cases["damping"] == 0.75, "damping 0.75"
+                  )["share"], above(0.0), derived("Fig. 1 right: both steadily decrease the loss"), over="algorithms",
+              at_least=1, about="algorithms"),
+        Claim("other-dampings", "without damping and at 0.5, losses stay within 5 % of gradient descent's over 50 "
+              "applications, on contexts where damped descent is stable",
+              study.beside([_later(damping).ratio("trained", "gd", "stable") for damping in (1.0, 0.5)],
+                           "loss of trained / of gradient descent on stable contexts, after each application"),
+              study.two_sided(0.05), printed("Fig. 10")),
+        Claim("gd-more-robust", "after 50 applications at damping 0.75 the trained layers' error is above gradient "
+              "descent's on most contexts", _rolled(0.75)["worse", "trained"].at((..., -1), "after 50 applications"),
+              above(0.5), printed("Fig. 10: slightly better robustness for GD"), quantifier="mean",
+              measures="share of contexts on which trained layers have the larger error, after 50 applications"),
+        Claim("undamped-diverges", "without damping, 50 applications leave more than 1 % of contexts with a larger "
+              "loss than predicting zero, for trained layers and for gradient descent",
+              _of_both(_rolled(1.0), "grows", (..., -1), "share of contexts whose error has grown"), above(0.01),
+              printed("Fig. 10 left"), over="learners", at_least=6),
     ),
 )  # fmt: skip

@@ -9,6 +9,7 @@ decay: does its MLP learn those tasks by heart before its attention finds gradie
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -48,26 +49,18 @@ class Block:
 
 @study.frozen
 class PhaseTransitions(regression.Regression):
-    """Settings of the study."""
-
     seeds: study.Count = 100  # Layers trained with one head, and with two, one a seed.
     block: Block = Block(_block_plan(1100))  # The block on a fixed set of tasks.
 
 
 def measure(lab: study.Lab, settings: PhaseTransitions) -> None:
-    """Train the layers and the blocks, logging losses."""
     family = settings.family()
     gd = regression.best_step(family)
     loss = watch_loss(mse=lab.draw(family, settings.sweep_tasks, "watch"))
-    level = loss(gd)["mse"]
-
-    def look(net: Any) -> dict[str, float]:
-        return loss(net) | {"gd mse": level}
-
-    groups: dict[str, Any] = {}
+    level, groups = {"gd mse": loss(gd)["mse"]}, {}
     for name, heads in HEADS.items():
         config = regression.network(settings, n_heads=heads, key_size=11)
-        groups[name] = lab.train(name, config, family, settings.training, watch=look)
+        groups[name] = lab.train(name, config, family, settings.training, watch=lambda net: loss(net) | level)
         lab.stage(f"{name}-crossing", _crossing, lab.run.results[name])
     groups["gd"], same = [gd], {"x_scale": [settings.x_scale]}
     lab.stage(
@@ -135,24 +128,14 @@ def _crossings(r: Any) -> tuple[np.ndarray, ...]:
     return tuple(np.where(np.isnan(step), np.nan if np.isnan(step).all() else last, step) for step, last in found)
 
 
-def _spread(one: np.ndarray, two: np.ndarray) -> float:
-    return float(np.log2(one.std(ddof=1) / two.std(ddof=1)))
+def _middle_half(steps: np.ndarray) -> float:
+    """Range of the middle half of the seeds, which no few late ones decide; steps are 10 apart."""
+    return max(np.subtract(*np.quantile(steps, [0.75, 0.25])), 10)
 
 
-def _middle_half(one: np.ndarray, two: np.ndarray) -> float:
-    """The same of the range of the middle half of the seeds, which no few late ones decide; steps are 10 apart."""
-    wide, narrow = (np.subtract(*np.quantile(steps, [0.75, 0.25])) for steps in (one, two))
-    return float(np.log2(max(wide, 10) / max(narrow, 10)))
-
-
-def _late(one: np.ndarray, two: np.ndarray) -> float:
-    """Share of seeds that arrive after twice their median, with one head less with two."""
-    first, second = (np.mean(steps > 2 * np.median(steps)) for steps in (one, two))
-    return float(first - second)
-
-
-def _earlier(one: np.ndarray, two: np.ndarray) -> float:
-    return float(np.median(two) / np.median(one))
+def _late(steps: np.ndarray) -> float:
+    """Share of seeds that arrive after twice their median."""
+    return np.mean(steps > 2 * np.median(steps))
 
 
 def _reached(r: Any) -> np.ndarray:
@@ -161,16 +144,9 @@ def _reached(r: Any) -> np.ndarray:
     return np.concatenate([r["losses"].ratio("one-head", "gd")[arrived], r["losses"].ratio("two-heads", "gd")])
 
 
-def _over_heads(id: str, sentence: str, statistic: Any, words: str, bound: study.Bound, source: Any) -> Claim:
-    """A claim about the steps at which layers of one head and of two leave their plateau."""
-    return Claim(
-        id, sentence, Reading(words, _crossings), bound, source, quantifier="bootstrap", at_least=10,
-        statistic=statistic,
-    )  # fmt: skip
-
-
-def _of_blocks(id: str, sentence: str, reading: Reading, bound: study.Bound, where: str) -> Claim:
-    return Claim(id, sentence, reading, bound, printed(where), quantifier="mean", premises=("block-learns",))
+# Claims about the steps at which layers of one head and of two leave their plateau, and about blocks.
+_over_heads = partial(Claim, quantifier="bootstrap", at_least=10)
+_of_blocks = partial(Claim, quantifier="mean", premises=("block-learns",))
 
 
 def _heads(name: str) -> Lines:
@@ -195,44 +171,38 @@ def _arrivals(r: Any) -> list[Line]:
 
 TRANSITIONS = Figure(
     "transitions", "Losses on held-out tasks while training, each seed. Paper: Fig. 15 left and centre.",
-    tuple(map(_heads, HEADS)), columns=2, share_y=True,
-    claims=(
-        Claim(
-            "reaches-gd", "layers of two heads, and those of one that have left their plateau, end within 3 % of "
-            "gradient descent's loss", Reading("loss of trained / of gradient descent", _reached),
-            study.two_sided(0.03), printed("Fig. 15 left and centre"), over="learners", at_least=10,
-        ),
+    tuple(map(_heads, HEADS)), columns=2, share_y=True, claims=(
+        Claim("reaches-gd", "layers of two heads, and those of one that have left their plateau, end within 3 % of "
+              "gradient descent's loss", Reading("loss of trained / of gradient descent", _reached),
+              study.two_sided(0.03), printed("Fig. 15 left and centre"), over="learners", at_least=10),
     ),
 )  # fmt: skip
 
 ARRIVALS = Figure(
     "arrivals", "Share of seeds whose loss has fallen below 0.25, by step. Paper: Fig. 15 left and centre.",
-    (Lines("", "training step", "share of seeds", _arrivals),),
-    claims=(
-        Claim(
-            "two-heads-all-arrive", "every layer of two heads leaves its plateau",
-            stage("two-heads-crossing")["step"].map(lambda step: ~np.isnan(step), "share of seeds that do"), above(0.9),
-            printed("Fig. 15 centre: fast and robust convergence"), quantifier="share", at_least=10,
-        ),
-        _over_heads(
-            "late-seeds", "with one head more seeds than with two stay on the plateau for more than twice as long as "
-            "the median seed", _late, "share of such seeds with one head, less that with two", above(0.0, by="paper"),
-            printed("Fig. 15 left: very long initial phases for some seeds"),
-        ),
-        _over_heads(
-            "spread-shrinks", "the step at which half the loss falls below 0.25 varies at least three times as much "
-            "over seeds with one head as with two", _spread, "log2 of one head's standard deviation over two heads'; "
-            "1.58 is three times", above(np.log2(3.0).item()), printed("Fig. 15 left and centre"),
-        ),
-        _over_heads(
-            "middle-half-shrinks", "the interquartile range of that step is at least three times as large with one "
-            "head as with two", _middle_half, "log2 of one head's interquartile range over two heads'; 1.58 is three "
-            "times", above(np.log2(3.0).item()), study.ours("a standard deviation rests on the few late seeds"),
-        ),
-        _over_heads(
-            "two-heads-arrive", "layers of two heads fall below 0.25 earlier than those of one", _earlier, "median "
-            "step of two heads / of one", below(1.0), printed("Fig. 15 left and centre"),
-        ),
+    (Lines("", "training step", "share of seeds", _arrivals),), claims=(
+        Claim("two-heads-all-arrive", "every layer of two heads leaves its plateau",
+              stage("two-heads-crossing")["step"].map(lambda step: ~np.isnan(step), "share of seeds that do"),
+              above(0.9), printed("Fig. 15 centre: fast and robust convergence"), quantifier="share", at_least=10),
+        _over_heads("late-seeds", "with one head more seeds than with two stay on the plateau for more than twice as "
+                    "long as the median seed",
+                    Reading("share of such seeds with one head, less that with two", _crossings),
+                    above(0.0, by="paper"), printed("Fig. 15 left: very long initial phases for some seeds"),
+                    statistic=lambda one, two: float(_late(one) - _late(two))),
+        _over_heads("spread-shrinks", "the step at which half the loss falls below 0.25 varies at least three times as "
+                    "much over seeds with one head as with two",
+                    Reading("log2 of one head's standard deviation over two heads'; 1.58 is three times", _crossings),
+                    above(np.log2(3.0).item()), printed("Fig. 15 left and centre"),
+                    statistic=lambda one, two: float(np.log2(one.std(ddof=1) / two.std(ddof=1)))),
+        _over_heads("middle-half-shrinks", "the interquartile range of that step is at least three times as large with "
+                    "one head as with two",
+                    Reading("log2 of one head's interquartile range over two heads'; 1.58 is three times", _crossings),
+                    above(np.log2(3.0).item()), study.ours("a standard deviation rests on the few late seeds"),
+                    statistic=lambda one, two: float(np.log2(_middle_half(one) / _middle_half(two)))),
+        _over_heads("two-heads-arrive", "layers of two heads fall below 0.25 earlier than those of one",
+                    Reading("median step of two heads / of one", _crossings), below(1.0),
+                    printed("Fig. 15 left and centre"),
+                    statistic=lambda one, two: float(np.median(two) / np.median(one))),
     ),
 )  # fmt: skip
 
@@ -246,32 +216,21 @@ GROKKING = Figure(
                 Level(descent["own mse"] / 2, "limit", "gradient descent, the blocks' tasks"),
             ], limits={"ylim": (0.15, 0.6)},
         ),
-    ),
-    claims=(
-        Claim(
-            "block-learns", "blocks end at most 20 % above gradient descent's loss on the tasks that they trained on",
-            block["own mse"].at((..., -1), "at the end") / descent["own mse"], below(1.2), study.ours("premise"),
-            quantifier="mean", premises=("references-as-predicted",),
-        ),
-        _of_blocks(
-            "test-rises", "on the plateau the loss on fresh tasks rises by more than 5 % above its lowest value before",
-            _blocks(0, "largest rise"), above(0.05), "Fig. 15 right",
-        ),
-        _of_blocks(
-            "test-falls", "after the plateau, the loss on fresh tasks falls to within 10 % of gradient descent's on "
-            "the same tasks", _blocks(1, "lowest loss after the rise / gradient descent's"), study.two_sided(0.1),
-            "Fig. 15 right",
-        ),
-        _of_blocks(
-            "test-ends", "at the end, the loss on fresh tasks is within 10 % of gradient descent's on the same tasks",
-            block["mse"].at((..., -1), "at the end") / descent["mse"], study.two_sided(0.1), "Fig. 15 right: almost "
-            "matching",
-        ),
-        _of_blocks(
-            "test-falls-late", "the loss on fresh tasks takes at least twice as many steps to half of its fall as the "
-            "loss on the block's own tasks takes to a tenth", _blocks(2, "ratio of the two steps"), above(2.0), "Fig. "
-            "15 right",
-        ),
+    ), claims=(
+        Claim("block-learns", "blocks end at most 20 % above gradient descent's loss on the tasks that they trained on",
+              block["own mse"].at((..., -1), "at the end") / descent["own mse"], below(1.2), study.ours("premise"),
+              quantifier="mean", premises=("references-as-predicted",)),
+        _of_blocks("test-rises", "on the plateau the loss on fresh tasks rises by more than 5 % above its lowest value "
+                   "before", _blocks(0, "largest rise"), above(0.05), printed("Fig. 15 right")),
+        _of_blocks("test-falls", "after the plateau, the loss on fresh tasks falls to within 10 % of gradient "
+                   "descent's on the same tasks", _blocks(1, "lowest loss after the rise / gradient descent's"),
+                   study.two_sided(0.1), printed("Fig. 15 right")),
+        _of_blocks("test-ends", "at the end, the loss on fresh tasks is within 10 % of gradient descent's on the same "
+                   "tasks", block["mse"].at((..., -1), "at the end") / descent["mse"], study.two_sided(0.1),
+                   printed("Fig. 15 right: almost matching")),
+        _of_blocks("test-falls-late", "the loss on fresh tasks takes at least twice as many steps to half of its fall "
+                   "as the loss on the block's own tasks takes to a tenth",
+                   _blocks(2, "ratio of the two steps"), above(2.0), printed("Fig. 15 right")),
     ),
 )  # fmt: skip
 

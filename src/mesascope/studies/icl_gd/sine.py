@@ -37,8 +37,6 @@ main, tied, initial = stage("comparison", **GROUPS), stage("tied-comparison", **
 
 @study.frozen
 class Sine:
-    """Settings of the study."""
-
     training: Training  # Training of the transformers.
     control: Training  # Training of the controls.
     restart: Training  # Training of transformers that start from the controls' weights.
@@ -50,7 +48,6 @@ class Sine:
 
 
 def measure(lab: study.Lab, settings: Sine) -> None:
-    """Train transformers and controls on both families, and compare."""
     family, tied = tasks.SineWaves(), tasks.SineWaves(amplitude=(0.1, 0.5), tied=True)
     trained, controls = _pair(lab, settings, family)
     config = _transformer(settings, settings.init_scale)
@@ -172,67 +169,47 @@ TRAINING = Figure(
         _losses("both from one number", {
             "tied-transformer": ("trained", "transformer"), "tied-control": ("gd", "MLP and one gradient step"),
         }),
-    ), columns=2,
-    claims=(
-        Claim(
-            "control-learns", "the control's loss is less than half of that of predicting zero",
-            main.ratio("control", "zero"), below(0.5), printed("Fig. 4 centre"),
-        ),
-        Claim(
-            "learns", "the transformer's loss is less than half of that of predicting zero",
-            main.ratio("trained", "zero"), below(0.5), printed("Fig. 4 centre"), premises=("converged",),
-        ),
-        Claim(
-            "loss-matches", "each transformer's loss is within 5 % of that of the control of the same initial weights",
-            main.ratio("trained", "control"), study.two_sided(0.05), printed("Fig. 4 centre"),
-        ),
-        Claim(
-            "stays-at-control", "a transformer that starts from the control's weights ends at most 1 % above the "
-            "control's loss", main.ratio("from-control", "control"), below(1.01),
-            ours("whether a transformer can represent the control"),
-        ),
-        Claim(
-            "larger-attention", "from attention weights of a larger variance, each transformer's loss is within 5 % of "
-            "the control's", main.ratio("large-attention", "control"), study.two_sided(0.05),
-            ours("whether small attention weights are what fails"),
-            premises=("large-attention-converged", "control-learns"),
-        ),
-        Claim(
-            "tied-loss-matches", "where amplitude and phase come from one number, each transformer's loss is at most 5 "
-            "% above that of the control of the same initial weights", tied.ratio("trained", "control"), below(1.05),
-            printed("Fig. 4 centre, on the family of the authors' code"),
-            premises=("tied-converged", "tied-control-learns"),
-        ),
+    ), columns=2, claims=(
+        Claim("control-learns", "the control's loss is less than half of that of predicting zero",
+              main.ratio("control", "zero"), below(0.5), printed("Fig. 4 centre")),
+        Claim("learns", "the transformer's loss is less than half of that of predicting zero",
+              main.ratio("trained", "zero"), below(0.5), printed("Fig. 4 centre"), premises=("converged",)),
+        Claim("loss-matches", "each transformer's loss is within 5 % of that of the control of the same initial "
+              "weights", main.ratio("trained", "control"), study.two_sided(0.05), printed("Fig. 4 centre")),
+        Claim("stays-at-control", "a transformer that starts from the control's weights ends at most 1 % above the "
+              "control's loss", main.ratio("from-control", "control"), below(1.01),
+              ours("whether a transformer can represent the control")),
+        Claim("larger-attention", "from attention weights of a larger variance, each transformer's loss is within 5 % "
+              "of the control's", main.ratio("large-attention", "control"), study.two_sided(0.05),
+              ours("whether small attention weights are what fails"),
+              premises=("large-attention-converged", "control-learns")),
+        Claim("tied-loss-matches", "where amplitude and phase come from one number, each transformer's loss is at most "
+              "5 % above that of the control of the same initial weights", tied.ratio("trained", "control"),
+              below(1.05), printed("Fig. 4 centre, on the family of the authors' code"),
+              premises=("tied-converged", "tied-control-learns")),
     ),
 )  # fmt: skip
 
 FUNCTIONS = Figure(
     "functions", "Predictions before and after the context is used, first seed. Paper: Fig. 4.",
-    tuple(map(_task, range(SHOWN))), share_y=True, shared_legend=True, size=(9.5, 3.6),
-    claims=(
-        Claim(
-            "prediction-difference", "the transformer's predictions differ from the control's by at most 5 % of the "
-            "targets' root mean square on average", main["prediction-difference", "trained", "control"]
-            / main["mse", "zero"].map(lambda mse: mse**0.5, "root mean square of targets"), below(0.05),
-            printed("Fig. 4 right"),
-        ),
-        Claim(
-            "no-nearer-control", "each transformer is as near to the control of its seed as controls of two seeds are "
-            "to each other", main["prediction-difference", "trained", "control"]
-            / main["prediction-difference", "other-control", "control"], below(1.0),
-            ours("how much two seeds of one learner differ"),
-        ),
-        Claim(
-            "sensitivity-sign", "the derivatives of the transformer's and the control's predictions by the query have "
-            "a mean cosine above 0.95", main["cosine", "trained", "control"], above(0.95), printed("Fig. 4 right"),
-            premises=(*PREMISES, "derivatives"),
-        ),
-        Claim(
-            "initial-functions", "before the context is used, the transformer's predictions differ from the control's "
-            "by less than half of their size on average", initial["difference", "trained"] / initial["size", "control"],
-            below(0.5), printed("Fig. 4 left"),
-            measures="mean |trained - control| / mean |control|, predictions before any step",
-        ),
+    tuple(map(_task, range(SHOWN))), share_y=True, shared_legend=True, size=(9.5, 3.6), claims=(
+        Claim("prediction-difference", "the transformer's predictions differ from the control's by at most 5 % of the "
+              "targets' root mean square on average",
+              main["prediction-difference", "trained", "control"]
+                  / main["mse", "zero"].map(lambda mse: mse**0.5, "root mean square of targets"), below(0.05),
+              printed("Fig. 4 right")),
+        Claim("no-nearer-control", "each transformer is as near to the control of its seed as controls of two seeds "
+              "are to each other",
+              main["prediction-difference", "trained", "control"]
+                  / main["prediction-difference", "other-control", "control"], below(1.0),
+              ours("how much two seeds of one learner differ")),
+        Claim("sensitivity-sign", "the derivatives of the transformer's and the control's predictions by the query "
+              "have a mean cosine above 0.95", main["cosine", "trained", "control"], above(0.95),
+              printed("Fig. 4 right"), premises=(*PREMISES, "derivatives")),
+        Claim("initial-functions", "before the context is used, the transformer's predictions differ from the "
+              "control's by less than half of their size on average",
+              initial["difference", "trained"] / initial["size", "control"], below(0.5), printed("Fig. 4 left"),
+              measures="mean |trained - control| / mean |control|, predictions before any step"),
     ),
 )  # fmt: skip
 
@@ -257,10 +234,9 @@ STUDY = Study(
         shared.derivatives(main),
         converged("large-attention", id="large-attention-converged"),
         converged("tied-transformer", "tied-control", id="tied-converged"),
-        Claim(
-            "tied-control-learns", "where amplitude and phase come from one number, the control's loss is less than "
-            "half of that of predicting zero", tied.ratio("control", "zero"), below(0.5), ours("premise"), premises=(),
-        ),
+        Claim("tied-control-learns", "where amplitude and phase come from one number, the control's loss is less than "
+              "half of that of predicting zero",
+              tied.ratio("control", "zero"), below(0.5), ours("premise"), premises=()),
     ),
     figures=(TRAINING, FUNCTIONS),
     deviations=(
@@ -268,6 +244,6 @@ STUDY = Study(
         "Claims whose names do not begin with tied- are about amplitude and phase drawn apart, as the text has it; "
         "the authors' code draws both from one key, with amplitudes up to 0.5.",
         "The control trains at a learning rate of 1e-3, where the authors' code has 3e-4.",
-        "The learning rate decays and weights are averaged, which removes the noise that Adam leaves.",
+        shared.AVERAGED,
     ),
 )  # fmt: skip

@@ -29,14 +29,11 @@ one_head, two_heads = stage("one-head-comparison"), stage("two-heads-comparison"
 
 @study.frozen
 class Softmax(regression.Regression):
-    """Settings of the study."""
-
     two_heads: SecondTraining = SecondTraining(plan(5000, 4e-3, batch=512), init_scale=0.02)
     """Training of the layers with two heads."""
 
 
 def measure(lab: study.Lab, settings: Softmax) -> None:
-    """Train and compare."""
     family, recipe = settings.family(), settings.two_heads
     start = learners.Centred(learners.GradientDescent(1, 6.0))
     references = {
@@ -58,59 +55,44 @@ def _shape(swept: Any) -> np.ndarray:
 
 def _similar_curves(heads: str, panel: str, premises: tuple[str, ...]) -> Claim:
     words = "(loss of trained / of gradient descent) at each scale / at the training scale"
-    return Claim(
-        f"{heads}-similar-curves", f"as inputs are scaled by 0.5 to 2, each loss with {heads.replace('-', ' ')} grows "
-        "as gradient descent's, to a quarter", stage(f"{heads}-input-scale").map(_shape, words), two_sided(0.25),
-        printed(f"Fig. 12{panel} right: similar robust out-of-distribution behaviour"), premises=premises,
-    )  # fmt: skip
+    return Claim(f"{heads}-similar-curves", "as inputs are scaled by 0.5 to 2, each loss with "
+                 f"{heads.replace('-', ' ')} grows as gradient descent's, to a quarter",
+                 stage(f"{heads}-input-scale").map(_shape, words), two_sided(0.25),
+                 printed(f"Fig. 12{panel} right: similar robust out-of-distribution behaviour"),
+                 premises=premises)  # fmt: skip
 
 
 ONE_HEAD = shared.contrast_figures(
-    "one-head", "softmax layer with one head", ("gd", "centred"), "Paper: Fig. 12a",
-    claims=(
-        Claim(
-            "one-head-loss", "each layer with one head has a loss 30 to 50 % above that of one step of gradient "
-            "descent", one_head.ratio("trained", "gd"), Bound(1.3, 1.5), printed("Fig. 12a left"), premises=ONE,
-            reported=Reported(1.401, AUTHORS),
-        ),
-        Claim(
-            "one-head-cosine", "with one head, sensitivities have a cosine of 0.72 with gradient descent's, within "
-            "0.04", one_head["cosine", "trained", "gd"], two_sided(0.04, around=0.72), printed("Fig. 12a centre left"),
-            premises=(*ONE, "one-head-derivatives"), reported=Reported(0.72, AUTHORS),
-        ),
+    "one-head", "softmax layer with one head", ("gd", "centred"), "Paper: Fig. 12a", claims=(
+        Claim("one-head-loss", "each layer with one head has a loss 30 to 50 % above that of one step of gradient "
+              "descent", one_head.ratio("trained", "gd"), Bound(1.3, 1.5), printed("Fig. 12a left"), premises=ONE,
+              reported=Reported(1.401, AUTHORS)),
+        Claim("one-head-cosine", "with one head, sensitivities have a cosine of 0.72 with gradient descent's, within "
+              "0.04",
+              one_head["cosine", "trained", "gd"], two_sided(0.04, around=0.72), printed("Fig. 12a centre left"),
+              premises=(*ONE, "one-head-derivatives"), reported=Reported(0.72, AUTHORS)),
     ),
     away=(_similar_curves("one-head", "a", ONE),),
 )  # fmt: skip
 
 TWO_HEADS = shared.contrast_figures(
-    "two-heads", "softmax layer with two heads", ("gd", "centred"), "Paper: Fig. 12b",
-    claims=(
-        Claim(
-            "two-heads-loss", "each layer with two heads has a loss 0 to 10 % above that of one step of gradient "
-            "descent", two_heads.ratio("trained", "gd"), Bound(1.0, 1.1), printed("Fig. 12b left"),
-            reported=Reported(1.061, AUTHORS),
-        ),
-        Claim(
-            "second-head-helps", "a second head removes more than half of what a layer's loss exceeds gradient "
-            "descent's by", shared.gap_left(one_head, two_heads), below(0.5),
-            printed("Fig. 12 left: significantly reduces the gap"), premises=(*ONE, *TWO),
-        ),
-        Claim(
-            "two-heads-cosine", "with two heads, each network's sensitivities have a cosine above 0.96 with gradient "
-            "descent's", two_heads["cosine", "trained", "gd"], above(0.96), printed("Fig. 12b centre left"),
-            premises=(*TWO, "two-heads-derivatives"), reported=Reported(0.965, AUTHORS),
-        ),
-        Claim(
-            "two-heads-centred", "each layer with two heads is nearer to gradient descent on centred inputs than to "
-            "plain descent", two_heads["cosine", "trained", "centred"] - two_heads["cosine", "trained", "gd"],
-            above(0.0), derived("the denominators that appendix A.9 leaves out"),
-            premises=(*TWO, "two-heads-derivatives"),
-        ),
-        Claim(
-            "two-heads-centred-loss", "each layer with two heads has a loss within 2 % of that of one step of descent "
-            "on centred inputs", two_heads.ratio("trained", "centred"), two_sided(0.02),
-            derived("the denominators that appendix A.9 leaves out"),
-        ),
+    "two-heads", "softmax layer with two heads", ("gd", "centred"), "Paper: Fig. 12b", claims=(
+        Claim("two-heads-loss", "each layer with two heads has a loss 0 to 10 % above that of one step of gradient "
+              "descent", two_heads.ratio("trained", "gd"), Bound(1.0, 1.1), printed("Fig. 12b left"),
+              reported=Reported(1.061, AUTHORS)),
+        Claim("second-head-helps", "a second head removes more than half of what a layer's loss exceeds gradient "
+              "descent's by", shared.gap_left(one_head, two_heads), below(0.5),
+              printed("Fig. 12 left: significantly reduces the gap"), premises=(*ONE, *TWO)),
+        Claim("two-heads-cosine", "with two heads, each network's sensitivities have a cosine above 0.96 with gradient "
+              "descent's", two_heads["cosine", "trained", "gd"], above(0.96), printed("Fig. 12b centre left"),
+              premises=(*TWO, "two-heads-derivatives"), reported=Reported(0.965, AUTHORS)),
+        Claim("two-heads-centred", "each layer with two heads is nearer to gradient descent on centred inputs than to "
+              "plain descent",
+              two_heads["cosine", "trained", "centred"] - two_heads["cosine", "trained", "gd"], above(0.0),
+              derived("the denominators that appendix A.9 leaves out"), premises=(*TWO, "two-heads-derivatives")),
+        Claim("two-heads-centred-loss", "each layer with two heads has a loss within 2 % of that of one step of "
+              "descent on centred inputs", two_heads.ratio("trained", "centred"), two_sided(0.02),
+              derived("the denominators that appendix A.9 leaves out")),
     ),
     away=(_similar_curves("two-heads", "b", TWO),),
 )  # fmt: skip

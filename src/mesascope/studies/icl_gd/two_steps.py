@@ -22,7 +22,6 @@ near = shared.near_training("looped-input-scale")
 
 
 def measure(lab: study.Lab, settings: Regression) -> None:
-    """Train and compare."""
     plus = regression.tuned(lab, settings, learners.GradientDescentPlusPlus(2, 3.0, 0.03))
     gd = regression.tuned(lab, settings, learners.GradientDescent(2, 3.0))
     references = {"gd": gd.learner, "gd++": plus.learner}
@@ -40,56 +39,34 @@ def measure(lab: study.Lab, settings: Regression) -> None:
 
 
 LOOPED = shared.contrast_figures(
-    "looped", "two looped layers", ("gd", "gd++"), "Paper: Figs. 3a and 6b",
-    claims=(
-        Claim(
-            "beats-gd", "the loss of two looped layers is about 29 % below that of two steps of gradient descent",
-            main.ratio("trained", "gd"), two_sided(0.05, around=0.71), printed("Fig. 3a left"),
-            reported=Reported(0.716, "authors' code, 1 run"),
-        ),
-        Claim(
-            "loss-matches-gd++", "each loss is within 3 % of that of two tied steps of GD++",
-            main.ratio("trained", "gd++"), two_sided(0.03), printed("Fig. 3a left"),
-            reported=Reported(1.019, "authors' code, 1 run"),
-        ),
-        Claim(
-            "sensitivity-cosine", "each network's sensitivities have a cosine above 0.997 with GD++'s",
-            main["cosine", "trained", "gd++"], above(0.997), printed("Fig. 3a centre right"),
-            reported=Reported(0.9974, "authors' code, 1 run"),
-        ),
-        Claim(
-            "gd-early", "early in training networks are nearer to gradient descent than to GD++",
-            shared.peak_difference("looped"), above(0.0), printed("Fig. 3a centre"), quantifier="mean",
-        ),
-        Claim(
-            "gd++-late", "at the end of training networks are nearer to GD++",
-            main["cosine", "trained", "gd++"] - main["cosine", "trained", "gd"], above(0.02), printed("Fig. 3a centre"),
-            reported=Reported(0.045, "authors' code, 1 run"),
-        ),
-        Claim(
-            "eta-read", "the step size in the weights is within 5 % of tuned GD++'s", sizes["eta"] / sizes["gd++ eta"],
-            two_sided(0.05), printed("section 3"), quantifier="mean",
-        ),
-        Claim(
-            "gamma-read", "the gamma in the weights is within 5 % of tuned GD++'s",
-            sizes["gamma"] / sizes["gd++ gamma"], two_sided(0.05), printed("section 3, appendix A.10"),
-            quantifier="mean",
-        ),
-        Claim(
-            "interpolation", "halfway between trained weights and construction the loss is within 3 % of either end's",
-            midpoint_losses("interpolation"), two_sided(0.03), printed("Fig. 3a left"), premises=HALFWAY,
-        ),
-    ),
-    away=(
-        Claim(
-            "input-scale", "for input scales up to 1.25 times those of training, losses stay within a quarter of "
-            "GD++'s", near.ratio("trained", "gd++"), two_sided(0.25), printed("Figs. 3a right, 6b"),
-        ),
-        Claim(
-            "interpolated-input-scale", "halfway between trained weights and construction, losses stay within a "
-            "quarter of GD++'s for input scales up to 1.25 times those of training", near.ratio("middle", "gd++"),
-            two_sided(0.25), printed("Figs. 3a right, 6b left"), premises=HALFWAY,
-        ),
+    "looped", "two looped layers", ("gd", "gd++"), "Paper: Figs. 3a and 6b", claims=(
+        Claim("beats-gd", "the loss of two looped layers is about 29 % below that of two steps of gradient descent",
+              main.ratio("trained", "gd"), two_sided(0.05, around=0.71), printed("Fig. 3a left"),
+              reported=Reported(0.716, "authors' code, 1 run")),
+        Claim("loss-matches-gd++", "each loss is within 3 % of that of two tied steps of GD++",
+              main.ratio("trained", "gd++"), two_sided(0.03), printed("Fig. 3a left"),
+              reported=Reported(1.019, "authors' code, 1 run")),
+        Claim("sensitivity-cosine", "each network's sensitivities have a cosine above 0.997 with GD++'s",
+              main["cosine", "trained", "gd++"], above(0.997), printed("Fig. 3a centre right"),
+              reported=Reported(0.9974, "authors' code, 1 run")),
+        Claim("gd-early", "early in training networks are nearer to gradient descent than to GD++",
+              shared.peak_difference("looped"), above(0.0), printed("Fig. 3a centre"), quantifier="mean"),
+        Claim("gd++-late", "at the end of training networks are nearer to GD++",
+              main["cosine", "trained", "gd++"] - main["cosine", "trained", "gd"], above(0.02),
+              printed("Fig. 3a centre"), reported=Reported(0.045, "authors' code, 1 run")),
+        Claim("eta-read", "the step size in the weights is within 5 % of tuned GD++'s",
+              sizes["eta"] / sizes["gd++ eta"], two_sided(0.05), printed("section 3"), quantifier="mean"),
+        Claim("gamma-read", "the gamma in the weights is within 5 % of tuned GD++'s",
+              sizes["gamma"] / sizes["gd++ gamma"], two_sided(0.05), printed("section 3, appendix A.10"),
+              quantifier="mean"),
+        Claim("interpolation", "halfway between trained weights and construction the loss is within 3 % of either "
+              "end's", midpoint_losses("interpolation"), two_sided(0.03), printed("Fig. 3a left"), premises=HALFWAY),
+    ), away=(
+        Claim("input-scale", "for input scales up to 1.25 times those of training, losses stay within a quarter of "
+              "GD++'s", near.ratio("trained", "gd++"), two_sided(0.25), printed("Figs. 3a right, 6b")),
+        Claim("interpolated-input-scale", "halfway between trained weights and construction, losses stay within a "
+              "quarter of GD++'s for input scales up to 1.25 times those of training",
+              near.ratio("middle", "gd++"), two_sided(0.25), printed("Figs. 3a right, 6b left"), premises=HALFWAY),
     ),
 )  # fmt: skip
 
@@ -100,21 +77,14 @@ TEACHERS_AND_LAWS = Figure(
             teachers, "w_scale", "two looped layers", ("gd", "gd++"), "teacher scale / that of training", True
         ),
         *shared.law_panels(laws, "gd++"),
-    ), columns=2,
-    claims=(
-        Claim(
-            "teacher-scale", "for teachers scaled by 0.5 to 5, losses are within 5 % of GD++'s",
-            teachers.ratio("trained", "gd++"), two_sided(0.05), printed("Fig. 6b centre left"),
-        ),
-        Claim(
-            "interpolated-teacher-scale", "halfway between trained weights and construction, losses are within 5 % of "
-            "GD++'s for teachers scaled by 0.5 to 5", teachers.ratio("middle", "gd++"), two_sided(0.05),
-            printed("Fig. 6b centre left"), premises=HALFWAY,
-        ),
-        Claim(
-            "other-inputs", "on normal, exponential and Laplace inputs, losses are within a quarter of GD++'s",
-            laws.ratio("trained", "gd++"), two_sided(0.25), printed("Fig. 6b right: almost identical behaviour"),
-        ),
+    ), columns=2, claims=(
+        Claim("teacher-scale", "for teachers scaled by 0.5 to 5, losses are within 5 % of GD++'s",
+              teachers.ratio("trained", "gd++"), two_sided(0.05), printed("Fig. 6b centre left")),
+        Claim("interpolated-teacher-scale", "halfway between trained weights and construction, losses are within 5 % "
+              "of GD++'s for teachers scaled by 0.5 to 5",
+              teachers.ratio("middle", "gd++"), two_sided(0.05), printed("Fig. 6b centre left"), premises=HALFWAY),
+        Claim("other-inputs", "on normal, exponential and Laplace inputs, losses are within a quarter of GD++'s",
+              laws.ratio("trained", "gd++"), two_sided(0.25), printed("Fig. 6b right: almost identical behaviour")),
     ),
 )  # fmt: skip
 
@@ -135,5 +105,5 @@ STUDY = Study(
         midpoint("interpolation"),
     ),
     figures=(*LOOPED, TEACHERS_AND_LAWS),
-    deviations=("The learning rate decays and weights are averaged, which removes the noise that Adam leaves.",),
+    deviations=(shared.AVERAGED,),
 )  # fmt: skip

@@ -29,7 +29,6 @@ sizes = stage("step-sizes")
 
 
 def measure(lab: study.Lab, settings: Softmax) -> None:
-    """Train the three kinds of network and read their products."""
     family = settings.family()
     gd = regression.best_step(family)
     tuned = regression.tuned(lab, settings, learners.GradientDescentPlusPlus(3, 3.0, 0.03))
@@ -86,7 +85,7 @@ def _heads_shown(r: Any) -> dict[str, np.ndarray]:
     return {"head 1 (first seed)": one, "head 2 (first seed)": two, "sum of both": one + two}
 
 
-def _beside_construction(name: str, words: str, claims: tuple[Claim, ...]) -> Figure:
+def _beside_construction(name: str, words: str, *claims: Claim) -> Figure:
     return Figure(
         name, f"{words}: products rescaled as in appendix A.3, beside the construction's. Paper: Fig. 9.",
         Matrices(shared.products(f"{name}-weights", f"{name}-construction"), 1.0), claims=claims,
@@ -95,55 +94,38 @@ def _beside_construction(name: str, words: str, claims: tuple[Claim, ...]) -> Fi
 
 ONE_LAYER = _beside_construction(
     "one-layer", "One layer",
-    claims=(
-        Claim(
-            "one-layer-structure", "W_KQ of one layer is diagonal on the inputs, within 3 %", one_layer["w_kq"].map(
-                lambda w_kq: _largest_off(w_kq[:, :D, :D]), "largest |entry| off the diagonal / mean diagonal"
-            ), below(0.03), printed("Fig. 9 left"), quantifier="mean", premises=("one-layer-converged",),
-            reported=Reported((0.03, 0.048), "authors' code, ends of 3 runs"),
-        ),
-    ),
+    Claim("one-layer-structure", "W_KQ of one layer is diagonal on the inputs, within 3 %",
+          one_layer["w_kq"].map(lambda w_kq: _largest_off(w_kq[:, :D, :D]), "largest |entry| off the diagonal / mean "
+                                "diagonal"), below(0.03), printed("Fig. 9 left"), quantifier="mean",
+          premises=("one-layer-converged",), reported=Reported((0.03, 0.048), "authors' code, ends of 3 runs")),
 )  # fmt: skip
 
 THREE_LOOPED = _beside_construction(
     "three-looped", "Three looped layers",
-    claims=(
-        Claim(
-            "looped-structure", "W_KQ of three looped layers is diagonal, within 3 %",
-            looped["w_kq"].map(_largest_off, "largest |entry| off the diagonal / mean diagonal"), below(0.03),
-            printed("Fig. 9 right"), quantifier="mean",
-        ),
-        Claim(
-            "looped-values", "W_PV of three looped layers is diagonal, within 3 %",
-            looped["w_pv"].map(_largest_off, "largest |entry| off the diagonal")
-            / abs(looped["w_pv"].map(lambda w_pv: w_pv[:, -1, -1], "target's entry")), below(0.03),
-            printed("Fig. 9 right"), quantifier="mean",
-        ),
-        Claim(
-            "curvature-constant", "W_PV of three looped layers has one value on the inputs' diagonal, to 3 %",
-            looped["w_pv"].map(shared.diagonal_spread, "largest distance from the mean / |mean|"), below(0.03),
-            printed("Fig. 9 right"), quantifier="mean",
-        ),
-        Claim(
-            "looped-step-sizes", "eta and gamma in the weights of three looped layers are within 5 % of three tuned, "
-            "tied steps of GD++",
-            beside([sizes[one] / sizes[f"gd++ {one}"] for one in ("eta", "gamma")], "size read / size tuned"),
-            two_sided(0.05), printed("Fig. 9 right"), quantifier="mean",
-            premises=(*LOOPED, "references-as-predicted", "gd++-at-its-optimum"),
-        ),
-    ),
+    Claim("looped-structure", "W_KQ of three looped layers is diagonal, within 3 %",
+          looped["w_kq"].map(_largest_off, "largest |entry| off the diagonal / mean diagonal"), below(0.03),
+          printed("Fig. 9 right"), quantifier="mean"),
+    Claim("looped-values", "W_PV of three looped layers is diagonal, within 3 %",
+          looped["w_pv"].map(_largest_off, "largest |entry| off the diagonal")
+              / abs(looped["w_pv"].map(lambda w_pv: w_pv[:, -1, -1], "target's entry")), below(0.03),
+          printed("Fig. 9 right"), quantifier="mean"),
+    Claim("curvature-constant", "W_PV of three looped layers has one value on the inputs' diagonal, to 3 %",
+          looped["w_pv"].map(shared.diagonal_spread, "largest distance from the mean / |mean|"), below(0.03),
+          printed("Fig. 9 right"), quantifier="mean"),
+    Claim("looped-step-sizes", "eta and gamma in the weights of three looped layers are within 5 % of three tuned, "
+          "tied steps of GD++",
+          beside([sizes[one] / sizes[f"gd++ {one}"] for one in ("eta", "gamma")], "size read / size tuned"),
+          two_sided(0.05), printed("Fig. 9 right"), quantifier="mean",
+          premises=(*LOOPED, "references-as-predicted", "gd++-at-its-optimum")),
 )  # fmt: skip
 
 TWO_HEADS = Figure(
     "two-heads", "Softmax layer with two heads: W_KQ of each head times the target entry of its W_PV, and "
-    "their sum, on the inputs. Paper: Fig. 11.", Matrices(_heads_shown),
-    claims=(
-        Claim(
-            "heads-cancel", "off the diagonal, the sum of two softmax heads is at most a tenth of either",
-            heads["scaled_kq"].map(
-                _left_of_heads, "|sum of both heads' products off the diagonal| / |the smaller head's|"
-            ), below(0.1), printed("Fig. 11"), quantifier="mean", premises=("two-heads-converged",),
-        ),
+    "their sum, on the inputs. Paper: Fig. 11.", Matrices(_heads_shown), claims=(
+        Claim("heads-cancel", "off the diagonal, the sum of two softmax heads is at most a tenth of either",
+              heads["scaled_kq"].map(
+                  _left_of_heads, "|sum of both heads' products off the diagonal| / |the smaller head's|"
+              ), below(0.1), printed("Fig. 11"), quantifier="mean", premises=("two-heads-converged",)),
     ),
 )  # fmt: skip
 
@@ -167,7 +149,7 @@ STUDY = Study(
     ),
     figures=(ONE_LAYER, THREE_LOOPED, TWO_HEADS),
     deviations=(
-        "The learning rate decays and weights are averaged, which removes the noise that Adam leaves.",
+        shared.AVERAGED,
         "Three looped layers train with gradients clipped at 0.001 in place of 10.",
     ),
 )  # fmt: skip
