@@ -43,12 +43,13 @@ def converged(
     """
     shares = [stage(one).map(partial(late_share, quantity=quantity, log=log), one) for one in trainings]
     because = "it is about the networks that were trained, and each curve is that of its network"
-    return Claim(id, f"training has converged: the last fifth {'of each ' if each else ''}changes the "
-                 f"{'logarithm of the ' if log else ''}loss by less than {most:.0%} of the fall over the whole "
-                 "training",
-                 beside(shares, f"|change in the last fifth| / |fall|{', of log loss' if log else ''}, each network"),
-                 below(most), ours("premise"), quantifier="exact" if each else "mean", at_least=at_least, premises=(),
-                 exact_because=because if each else "")  # fmt: skip
+    return Claim(
+        id, f"training has converged: the last fifth {'of each ' if each else ''}changes the "
+        f"{'logarithm of the ' if log else ''}loss by less than {most:.0%} of the fall over the whole training",
+        beside(shares, f"|change in the last fifth| / |fall|{', of log loss' if log else ''}, each network"),
+        below(most), ours("premise"), quantifier="exact" if each else "mean", at_least=at_least, premises=(),
+        exact_because=because if each else "",
+    )  # fmt: skip
 
 
 def late_share(curves: Any, quantity: str = "mse", *, log: bool = False) -> np.ndarray:
@@ -65,8 +66,10 @@ def midpoint(name: str, *, id: str = "midpoint") -> Claim:
     The product P Q of two factors is, halfway, a quarter to three quarters from either end: the ends differ by
     p Q + P q + p q, of which half of the first two terms and a quarter of the last is there.
     """
-    return Claim(id, "the midpoint's predictions differ from each end's by about half of the difference between the "
-                 "ends", midpoint_distances(name), Bound(0.2, 0.8), ours("premise"), about="algorithms")  # fmt: skip
+    return Claim(
+        id, "the midpoint's predictions differ from each end's by about half of the difference between the ends",
+        midpoint_distances(name), Bound(0.2, 0.8), ours("premise"), about="algorithms",
+    )  # fmt: skip
 
 
 def midpoint_losses(name: str) -> Reading:

@@ -28,25 +28,29 @@ def no_better_descent(
     The step sizes in the networks' weights are the witness. ``quantity="median"`` is for deep descents, whose means
     rest on the few tasks where they explode.
     """
-    return Claim(id, f"{what} with step sizes read from any network's weights has no smaller loss than with tuned ones",
-                 compared.ratio("own", reference, quantity), above(1 - tolerance), ours("premise"),
-                 about="algorithms")  # fmt: skip
+    return Claim(
+        id, f"{what} with step sizes read from any network's weights has no smaller loss than with tuned ones",
+        compared.ratio("own", reference, quantity), above(1 - tolerance), ours("premise"), about="algorithms",
+    )  # fmt: skip
 
 
 def derivatives(compared: StageReading, *, id: str = "derivatives") -> Claim:
     """Premise: sensitivities predict how predictions change; those at another query or of another task would not."""
-    return Claim(id, "measured sensitivities equal the derivatives of predictions at the same queries",
-                 compared["derivative-error", "trained"] / compared["derivative", "trained"], below(0.05),
-                 ours("premise"), about="algorithms")  # fmt: skip
+    return Claim(
+        id, "measured sensitivities equal the derivatives of predictions at the same queries",
+        compared["derivative-error", "trained"] / compared["derivative", "trained"], below(0.05), ours("premise"),
+        about="algorithms",
+    )  # fmt: skip
 
 
 def as_predicted(references: Sequence[str], name: str = "predicted", *, id: str = "references-as-predicted") -> Claim:
     """Premise: the code of each algorithm has the loss that its formula predicts."""
     words = "loss of each reference / its expectation over teachers and queries, from spectra of the same contexts"
-    return Claim(id, "the references' losses are those that theory gives for their step sizes",
-                 stage(name).map(lambda r: np.concatenate([r["mse", key] / r["expected", key] for key in references]),
-                                 words), study.two_sided(0.03), ours("premise"), over="algorithms",
-                 at_least=len(references), about="algorithms")  # fmt: skip
+    return Claim(
+        id, "the references' losses are those that theory gives for their step sizes",
+        stage(name).map(lambda r: np.concatenate([r["mse", key] / r["expected", key] for key in references]), words),
+        study.two_sided(0.03), ours("premise"), over="algorithms", at_least=len(references), about="algorithms",
+    )  # fmt: skip
 
 
 def peak_difference(name: str) -> Reading:
