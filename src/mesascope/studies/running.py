@@ -132,15 +132,12 @@ def _tell_of_few_seeds(study: Study, seeds: int) -> None:
         own = least_replicates(claim) if claim.over == "seeds" else 0
         return max([own, *(needed(known[premise]) for premise in claim.premises or ())])
 
-    few = {claim.id: needed(claim) for claim in study.claims if needed(claim) > seeds}
+    few = {claim.id: least for claim in study.claims if (least := needed(claim)) > seeds}
     if few:
         groups = [(least, [name for name in few if few[name] == least]) for least in sorted({*few.values()})]
         wanted = "; ".join(f"at least {least} for {', '.join(names)}" for least, names in groups)
         undecided = "no claim can" if len(few) == len(known) else f"{len(few)} of {len(known)} claims cannot"
-        print(
-            f"mesascope: seeds is {seeds}, so {undecided} be decided: pass {wanted}.",
-            file=sys.stderr, flush=True,
-        )  # fmt: skip
+        print(f"mesascope: seeds is {seeds}, so {undecided} be decided: pass {wanted}.", file=sys.stderr, flush=True)
 
 
 def _tell_of_lost_networks(run: Run) -> None:
