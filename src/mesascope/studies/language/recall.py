@@ -47,32 +47,19 @@ languages, regression = stage("languages"), stage("regression", mse="error", **{
 class Recall:
     """Settings of the study."""
 
-    training: Training = cosine_plan(1000, 3e-3, batch=32, warmup_steps=100)
-    """How the networks train."""
-    tuned: bool = False
-    """Whether each kind trains at a rate of its own, found on other sequences, in place of training's."""
-    seeds: Count = 8
-    """Networks trained of each kind, one a seed."""
-    tasks: Count = 500
-    """Sequences that they are judged on."""
-    watch_tasks: Count = 64
-    """Sequences of an evaluation while training."""
-    width: Count = 64
-    """Width of a token."""
-    n_heads: Count = 2
-    """Heads of a layer."""
-    pairs: Count = 24
-    """Pairs of recall and of regression."""
-    keys: Count = 64
-    """Different keys of recall."""
-    text: Count = 32
-    """Tokens that are copied."""
-    words: Count = 8
-    """Words of a sequence in an unknown language."""
-    d: Count = 8
-    """Width of an input of regression."""
-    noise: study.Positive = 0.1
-    """Standard deviation of what is added to its targets."""
+    training: Training = cosine_plan(1000, 3e-3, batch=32, warmup_steps=100)  # How the networks train.
+    tuned: bool = False  # Train each kind at a rate of its own, found on other sequences, in place of training's.
+    seeds: Count = 8  # Networks trained of each kind, one a seed.
+    tasks: Count = 500  # Sequences that they are judged on.
+    watch_tasks: Count = 64  # Sequences of an evaluation while training.
+    width: Count = 64  # Width of a token.
+    n_heads: Count = 2  # Heads of a layer.
+    pairs: Count = 24  # Pairs of recall and of regression.
+    keys: Count = 64  # Different keys of recall.
+    text: Count = 32  # Tokens that are copied.
+    words: Count = 8  # Words of a sequence in an unknown language.
+    d: Count = 8  # Width of an input of regression.
+    noise: study.Positive = 0.1  # Standard deviation of what is added to its targets.
 
     def plan(self, task: str, kind: str) -> Training:
         """Training of a kind of network on a task."""

@@ -33,10 +33,8 @@ path = stage("interpolation", trained="six layers")
 class DeepLayers(probing.Probing, dynamics.Constructed):
     """Settings of the study."""
 
-    init_scale: float = 0.05
-    """Variance of the initial weights, times depth and fan-in."""
-    shallow: Training = adamw_plan(2000, 3e-3, batch=128, clip=0.1)
-    """How networks of two and four layers train."""
+    init_scale: float = 0.05  # Variance of the initial weights, times depth and fan-in.
+    shallow: Training = adamw_plan(2000, 3e-3, batch=128, clip=0.1)  # How networks of two and four layers train.
 
     def stack(self, n_layers: int) -> Any:
         """The config of so many linear layers."""

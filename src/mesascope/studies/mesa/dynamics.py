@@ -43,24 +43,18 @@ QUICK: dict[str, Any] = {
 class Sequences:
     """Settings of a study of networks that predict sequences."""
 
-    training: Training
-    """How the networks train."""
-    seeds: Count = 5
-    """Networks trained, one a seed."""
-    tasks: Several = 20_000
-    """Fresh sequences that networks and algorithms are compared on."""
-    tune_tasks: Several = 10_000
-    """Sequences that references are tuned on."""
-    watch_tasks: Several = 2_000
-    """Sequences of an evaluation while training."""
+    training: Training  # How the networks train.
+    seeds: Count = 5  # Networks trained, one a seed.
+    tasks: Several = 20_000  # Fresh sequences that networks and algorithms are compared on.
+    tune_tasks: Several = 10_000  # Sequences that references are tuned on.
+    watch_tasks: Several = 2_000  # Sequences of an evaluation while training.
 
 
 @study.frozen
 class Dynamics(Sequences):
     """Settings of a study of linear dynamics: sequences of 51 elements of width 10, and how networks train on them."""
 
-    dynamics: Literal["orthogonal", "contracting"] = "orthogonal"
-    """Maps that sequences follow."""
+    dynamics: Literal["orthogonal", "contracting"] = "orthogonal"  # Maps that sequences follow.
 
     def family(self) -> tasks.LinearDynamics:
         """The sequences: 50 steps to predict each, first elements uniform as in the authors' code."""
@@ -71,10 +65,8 @@ class Dynamics(Sequences):
 class Constructed(Dynamics):
     """Settings of a study of networks on tokens put together from elements."""
 
-    init_scale: float = 0.006
-    """Variance of the initial weights, times depth and fan-in."""
-    mesa: Training = adamw_plan(2000, 1e-2, batch=128)
-    """How mesa layers train."""
+    init_scale: float = 0.006  # Variance of the initial weights, times depth and fan-in.
+    mesa: Training = adamw_plan(2000, 1e-2, batch=128)  # How mesa layers train.
 
     def network(
         self,

@@ -41,8 +41,7 @@ pairs = stage("pairs")
 class Prompting(Dynamics):
     """Settings of the study."""
 
-    prompt: Training = plan(1500, 1e-2, batch=64)
-    """How an EOS element trains, and then a prefix."""
+    prompt: Training = plan(1500, 1e-2, batch=64)  # How an EOS element trains, and then a prefix.
 
     def family(self) -> tasks.LinearDynamics:
         """The sequences that transformers train on, first elements as inputs of pairs are."""

@@ -22,8 +22,7 @@ TIMES, REGULARISER = (10, 20, 40), 0.1
 class Probing:
     """Settings of probes."""
 
-    probe_tasks: Annotated[int, msgspec.Meta(ge=4)] = 4_000
-    """Sequences that probes are fitted and judged on."""
+    probe_tasks: Annotated[int, msgspec.Meta(ge=4)] = 4_000  # Sequences that probes are fitted and judged on.
 
 
 def probe_stages(lab: study.Lab, settings: Any, groups: Mapping[str, Sequence[Any]], targets: Collection[str]) -> None:

@@ -37,10 +37,8 @@ DEVIATIONS = (
 class Transformers(Sequences):
     """Settings of a study of transformers."""
 
-    mesa: Training = cosine_plan(6000, 5e-3, batch=64, warmup_steps=600)
-    """How hybrids of a softmax and a mesa layer train."""
-    averaged_tasks: study.Count = 10
-    """Sequences that sensitivities and attention are averaged over."""
+    mesa: Training = cosine_plan(6000, 5e-3, batch=64, warmup_steps=600)  # How hybrids with a mesa layer train.
+    averaged_tasks: study.Count = 10  # Sequences that sensitivities and attention are averaged over.
 
 
 def transformer(name: str, d: int = 10, mlp: int | None = None) -> Any:

@@ -59,34 +59,20 @@ TUNED = {
 class ContinualMnist:
     """Settings of the study."""
 
-    dataset: str = "mnist"
-    """Digits: mnist, or digits, which need no download."""
-    size: Count = 28
-    """Pixels of a side."""
-    tasks: Count = 20
-    """Tasks of rotations and permutations."""
-    many_tasks: Count = 100
-    """Tasks of many permutations."""
-    samples: Count = 1000
-    """Training images of a task."""
-    many_samples: Count = 200
-    """Training images of a task of many permutations."""
-    queries: Count = 1000
-    """Images of a task that accuracy is measured on."""
-    width: Count = 100
-    """Units of each hidden layer."""
-    widths: tuple[Count, ...] = (25, 50, 100, 200)
-    """Units of each hidden layer of the networks of several sizes."""
-    mer_batches: Count = 5
-    """Times that MER goes over each image."""
-    passes: Count = 10
-    """Times that a task is seen in the study of several passes."""
-    pass_tasks: Count = 5
-    """Tasks of the study of several passes."""
-    seeds: Count = 10
-    """Streams and networks."""
-    side_seeds: Count = 5
-    """Streams and networks of the studies of several sizes and of several passes."""
+    dataset: str = "mnist"  # Digits: mnist, or digits, which need no download.
+    size: Count = 28  # Pixels of a side.
+    tasks: Count = 20  # Tasks of rotations and permutations.
+    many_tasks: Count = 100  # Tasks of many permutations.
+    samples: Count = 1000  # Training images of a task.
+    many_samples: Count = 200  # Training images of a task of many permutations.
+    queries: Count = 1000  # Images of a task that accuracy is measured on.
+    width: Count = 100  # Units of each hidden layer.
+    widths: tuple[Count, ...] = (25, 50, 100, 200)  # Units of each hidden layer of the networks of several sizes.
+    mer_batches: Count = 5  # Times that MER goes over each image.
+    passes: Count = 10  # Times that a task is seen in the study of several passes.
+    pass_tasks: Count = 5  # Tasks of the study of several passes.
+    seeds: Count = 10  # Streams and networks.
+    side_seeds: Count = 5  # Streams and networks of the studies of several sizes and of several passes.
 
 
 def methods(stream: str, mer_batches: int) -> dict[str, Any]:

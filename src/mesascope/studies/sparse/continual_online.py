@@ -42,32 +42,19 @@ class ContinualOnline:
 
     domains: tuple[str, ...] = ("omniglot", "omniglot", "mnist", "fashion-mnist")
     """Datasets that tasks are drawn from, each as likely as it is often named."""
-    stays: tuple[study.Share, ...] = (0.9, 0.98)
-    """Probabilities that a task goes on, one for each kind of stream."""
-    steps: Count = 1000
-    """Batches of a stream."""
-    ways: Count = 10
-    """Classes of a task."""
-    shots: Count = 5
-    """Images of each class in a batch."""
-    architecture: Literal["convnet4", "resnet12", "mlp"] = "convnet4"
-    """The network: convnet4 or mlp."""
-    width: Count = 16
-    """Its filters, or units."""
-    size: Count = 28
-    """Pixels of a side."""
-    inner_lr: Positive | None = None
-    """Learning rate of the fast weights; each method's own, tuned on other streams, if None."""
-    inner_steps: Count = 5
-    """Steps of the fast weights on a batch."""
-    threshold: Positive = 1.5
-    """Loss above that of fresh weights by which a switch is noticed."""
-    before: str = "omniglot"
-    """Dataset whose training part weights are meta-learned on before the stream."""
-    pretraining: Training = BEFORE
-    """Meta-learning before the stream."""
-    seeds: Count = 6
-    """Streams and networks."""
+    stays: tuple[study.Share, ...] = (0.9, 0.98)  # Probabilities that a task goes on, one for each kind of stream.
+    steps: Count = 1000  # Batches of a stream.
+    ways: Count = 10  # Classes of a task.
+    shots: Count = 5  # Images of each class in a batch.
+    architecture: Literal["convnet4", "resnet12", "mlp"] = "convnet4"  # The network: convnet4 or mlp.
+    width: Count = 16  # Its filters, or units.
+    size: Count = 28  # Pixels of a side.
+    inner_lr: Positive | None = None  # Learning rate of the fast weights; each method's own, tuned elsewhere, if None.
+    inner_steps: Count = 5  # Steps of the fast weights on a batch.
+    threshold: Positive = 1.5  # Loss above that of fresh weights by which a switch is noticed.
+    before: str = "omniglot"  # Dataset whose training part weights are meta-learned on before the stream.
+    pretraining: Training = BEFORE  # Meta-learning before the stream.
+    seeds: Count = 6  # Streams and networks.
 
     def __post_init__(self) -> None:
         if not self.stays:

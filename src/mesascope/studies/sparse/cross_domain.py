@@ -31,10 +31,8 @@ class CrossDomain(FewShot):
 
     domains: tuple[str, ...] = ("mnist", "fashion-mnist", "digits")
     """Datasets that tasks are drawn from after meta-learning, besides the one of meta-learning."""
-    domain_ways: Annotated[int, msgspec.Meta(ge=2)] = 5
-    """Classes of their tasks."""
-    turned: bool = False
-    """Count images turned by quarters as classes of their own there."""
+    domain_ways: Annotated[int, msgspec.Meta(ge=2)] = 5  # Classes of their tasks.
+    turned: bool = False  # Count images turned by quarters as classes of their own there.
 
     def __post_init__(self) -> None:
         if not self.domains:

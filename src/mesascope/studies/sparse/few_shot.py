@@ -46,38 +46,22 @@ MINI_IMAGENET: dict[str, Any] = {
 class FewShot:
     """Settings of a few-shot study."""
 
-    dataset: str = "omniglot"
-    """Images of the tasks: omniglot, digits, or another dataset."""
-    ways: Count = 20
-    """Classes of a task."""
-    shots: Count = 1
-    """Images of each class in a context."""
-    queries: Count = 2
-    """Query images of each class."""
-    architecture: Literal["convnet4", "resnet12", "mlp"] = "convnet4"
-    """The network that adapts: convnet4, resnet12 or mlp."""
-    width: Count = 32
-    """Its filters, or units of each hidden layer."""
-    in_channels: Count = 1
-    """Channels of the images: 3 for colours."""
-    size: Count = 28
-    """Pixels of a side."""
-    inner_lr: Positive | None = None
-    """Inner learning rate; each method's own, tuned on other tasks, if None."""
-    inner_steps: Count = 5
-    """Gradient steps on a context."""
-    mask_lr: Positive = 0.0075
-    """Learning rate of the masks."""
-    rate_lr: Positive = 0.003
-    """Learning rate of learned rates, and of their exponents."""
-    training: Training = OUTER
-    """The outer loop."""
-    tasks: Count = 400
-    """Tasks of new classes that accuracy is measured on."""
-    watch_tasks: Count = 40
-    """Tasks that accuracy is measured on while networks train."""
-    seeds: Count = 8
-    """Networks trained, one a seed."""
+    dataset: str = "omniglot"  # Images of the tasks: omniglot, digits, or another dataset.
+    ways: Count = 20  # Classes of a task.
+    shots: Count = 1  # Images of each class in a context.
+    queries: Count = 2  # Query images of each class.
+    architecture: Literal["convnet4", "resnet12", "mlp"] = "convnet4"  # Network that adapts: convnet4, resnet12 or mlp.
+    width: Count = 32  # Its filters, or units of each hidden layer.
+    in_channels: Count = 1  # Channels of the images: 3 for colours.
+    size: Count = 28  # Pixels of a side.
+    inner_lr: Positive | None = None  # Inner learning rate; each method's own, tuned on other tasks, if None.
+    inner_steps: Count = 5  # Gradient steps on a context.
+    mask_lr: Positive = 0.0075  # Learning rate of the masks.
+    rate_lr: Positive = 0.003  # Learning rate of learned rates, and of their exponents.
+    training: Training = OUTER  # The outer loop.
+    tasks: Count = 400  # Tasks of new classes that accuracy is measured on.
+    watch_tasks: Count = 40  # Tasks that accuracy is measured on while networks train.
+    seeds: Count = 8  # Networks trained, one a seed.
 
     def family(self, part: Literal["train", "validation", "test"] = "train") -> Any:
         """Tasks of the classes of a part."""

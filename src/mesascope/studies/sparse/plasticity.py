@@ -22,10 +22,8 @@ METHODS = {"maml": "MAML", "sparse-maml": "sparse-MAML"}
 class Plasticity(FewShot):
     """Settings of the study."""
 
-    lengths: tuple[Count, ...] = (5, 15, 25)
-    """Numbers of inner steps."""
-    rates: tuple[Positive, ...] = (0.05, 0.1, 0.2, 0.4)
-    """Inner learning rates, each of inner_steps steps."""
+    lengths: tuple[Count, ...] = (5, 15, 25)  # Numbers of inner steps.
+    rates: tuple[Positive, ...] = (0.05, 0.1, 0.2, 0.4)  # Inner learning rates, each of inner_steps steps.
 
 
 def measure(lab: study.Lab, settings: Plasticity) -> None:

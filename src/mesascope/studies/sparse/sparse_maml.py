@@ -25,10 +25,8 @@ STARTS = {"few-closed": 0.9, "sparse-maml": "trained", "many-closed": 0.2}
 class Sparse(FewShot):
     """Settings of the study."""
 
-    few_closed: Share = 0.1
-    """Share of the masks that starts closed in one more training."""
-    many_closed: Share = 0.9
-    """The same in another training."""
+    few_closed: Share = 0.1  # Share of the masks that starts closed in one more training.
+    many_closed: Share = 0.9  # The same in another training.
 
 
 def measure(lab: study.Lab, settings: Sparse) -> None:
