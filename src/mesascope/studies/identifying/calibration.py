@@ -264,10 +264,8 @@ def _of(r: Any, name: str, **said: bool) -> np.ndarray:
 
 def _share(id: str, sentence: str, read: Any, bound: Bound, why: str, at_least: int = 50) -> Claim:
     """A claim about the share of trials for which ``read`` is true."""
-    return Claim(
-        id, sentence, Reading("share of trials", read), bound, ours(why), over="draws", quantifier="share",
-        at_least=at_least, about="algorithms",
-    )  # fmt: skip
+    return Claim(id, sentence, Reading("share of trials", read), bound, ours(why), over="draws", quantifier="share",
+                 at_least=at_least, about="algorithms")  # fmt: skip
 
 
 def _shares(r: Any) -> list[Grid]:
@@ -299,39 +297,23 @@ STUDY = Study(
     measure=measure,
     claims=(),
     figures=(
-        Figure(
-            "shares", "Percent of trials by adapter (rows), of learners that a candidate equals: the learner's "
-            "algorithm is named, is ruled out, and its family comes first. Last: percent of all trials with a false "
-            "name. Every sixth planted learner has noise.", (Lines("", "", "", _shares),), size=(6, 3.6),
-            claims=(
-                _share(
-                    "false-names", "at most 1 % of answers name an algorithm that the learner does not run",
-                    lambda r: _of(r, "false") > 0, below(0.01), "the level of identify",
-                ),
-                _share(
-                    "truth-named", "without noise at least 99 % of answers name the learner's own algorithm, if it is "
-                    "a candidate", lambda r: _of(r, "named", truth=True, noise=False), above(0.99),
-                    "what a user asks for",
-                ),
-                _share(
-                    "coverage", "at most 1 % of answers rule the learner's own algorithm out, with noise and without",
-                    lambda r: _of(r, "left_out", truth=True), below(0.01), "the level of identify",
-                ),
-                _share(
-                    "right-family", "in at least 90 % of answers the family of the learner's own algorithm comes first",
-                    lambda r: _of(r, "right_family", truth=True), above(0.9), "the first sentence of an answer",
-                ),
-            ),
-        ),
-        Figure(
-            "senses", "Number of trials by what the answer says (columns), of planted candidates and of aliens.",
-            (Lines("", "", "", _senses),), size=(8, 3.6),
-            claims=(
-                _share(
-                    "aliens", "of learners that no candidate equals, at most 1 % are said to run one",
-                    lambda r: _of(r, "sense", truth=False) == SENSES.index("runs"), below(0.01), "a null control", 30,
-                ),
-            ),
-        ),
+        Figure("shares", "Percent of trials by adapter (rows), of learners that a candidate equals: the learner's "
+               "algorithm is named, is ruled out, and its family comes first. Last: percent of all trials with a false "
+               "name. Every sixth planted learner has noise.", (Lines("", "", "", _shares),), size=(6, 3.6), claims=(
+            _share("false-names", "at most 1 % of answers name an algorithm that the learner does not run",
+                   lambda r: _of(r, "false") > 0, below(0.01), "the level of identify"),
+            _share("truth-named", "without noise at least 99 % of answers name the learner's own algorithm, if it is a "
+                   "candidate",
+                   lambda r: _of(r, "named", truth=True, noise=False), above(0.99), "what a user asks for"),
+            _share("coverage", "at most 1 % of answers rule the learner's own algorithm out, with noise and without",
+                   lambda r: _of(r, "left_out", truth=True), below(0.01), "the level of identify"),
+            _share("right-family", "in at least 90 % of answers the family of the learner's own algorithm comes first",
+                   lambda r: _of(r, "right_family", truth=True), above(0.9), "the first sentence of an answer"),
+        )),
+        Figure("senses", "Number of trials by what the answer says (columns), of planted candidates and of aliens.",
+               (Lines("", "", "", _senses),), size=(8, 3.6), claims=(
+            _share("aliens", "of learners that no candidate equals, at most 1 % are said to run one",
+                   lambda r: _of(r, "sense", truth=False) == SENSES.index("runs"), below(0.01), "a null control", 30),
+        )),
     ),
 )  # fmt: skip

@@ -105,49 +105,33 @@ STUDY = Study(
     quantifier="mean",
     claims=(),
     figures=(
-        Figure(
-            "losses", "Left, half squared errors along the layers of a network built to descend, and of learners that "
-            "are no worse than it. Right, how far each of these is from the gradient descent or GD++ nearest to it, "
-            "for each set of tasks.", (
-                Lines("", "layers, or steps", "half squared error", _losses(), log="y"),
-                Lines("", "", "squared difference from descent", _distances, log="y",
-                      limits={"xticks": [], "ylim": (1e-3, 2)}),
-            ), columns=2,
-            claims=(
-                Claim(
-                    "constructed", "a network built for it makes the predictions of as many steps of gradient descent",
-                    path["apart"].at((slice(None), -1), "after the last layer"), below(1e-12),
-                    study.printed(BLOG), over="draws", quantifier="exact", about="algorithms", exact_because=ROUNDING,
-                ),
-                Claim(
-                    "layer-by-layer", "after each of its layers, the built network makes the predictions of as many "
-                    "steps of gradient descent",
-                    path["apart"].at((slice(None), slice(1, None)), "after each layer"), below(1e-12),
-                    study.printed(BLOG), over="draws", quantifier="exact", about="algorithms", exact_because=ROUNDING,
-                ),
-                Claim(
-                    "depth", "the built network's loss falls with each of twelve layers",
-                    path["network"].map(lambda loss: loss[:, 1:] / loss[:, :-1], "loss after a layer / before it"),
-                    below(1.0), study.printed(BLOG), over="draws", about="algorithms",
-                ),
-                Claim(
-                    "as-good", "ridge regression, Newton's iteration and kernel ridge regression have losses at most "
-                    "that of the built network",
-                    rivals["loss"] / path["network"].at((slice(None), slice(-1, None)), "at its end"),
-                    below(1.0), ours("premise"), over="draws", about="algorithms",
-                ),
-                Claim(
-                    "implies-descent", "each of these regressors is within 1 % of some gradient descent or GD++ under "
-                    "all conditions",
-                    rivals["distance"], below(0.01), study.derived(f"{BLOG}: conclusion, which suggests it"),
-                    over="draws", premises=("as-good",), about="algorithms",
-                ),
-                Claim(
-                    "told-apart", "each of these regressors differs from every descent by more than 1 % at the level "
-                    "of an answer", rivals["low"],
-                    above(0.01), ours("identify"), over="draws", about="algorithms",
-                ),
-            ),
-        ),
+        Figure("losses", "Left, half squared errors along the layers of a network built to descend, and of learners "
+               "that are no worse than it. Right, how far each of these is from the gradient descent or GD++ nearest "
+               "to it, for each set of tasks.", (
+            Lines("", "layers, or steps", "half squared error", _losses(), log="y"),
+            Lines("", "", "squared difference from descent", _distances, log="y",
+                  limits={"xticks": [], "ylim": (1e-3, 2)}),
+        ), columns=2, claims=(
+            Claim("constructed", "a network built for it makes the predictions of as many steps of gradient descent",
+                  path["apart"].at((slice(None), -1), "after the last layer"), below(1e-12), study.printed(BLOG),
+                  over="draws", quantifier="exact", about="algorithms", exact_because=ROUNDING),
+            Claim("layer-by-layer", "after each of its layers, the built network makes the predictions of as many "
+                  "steps of gradient descent",
+                  path["apart"].at((slice(None), slice(1, None)), "after each layer"), below(1e-12),
+                  study.printed(BLOG), over="draws", quantifier="exact", about="algorithms", exact_because=ROUNDING),
+            Claim("depth", "the built network's loss falls with each of twelve layers",
+                  path["network"].map(lambda loss: loss[:, 1:] / loss[:, :-1], "loss after a layer / before it"),
+                  below(1.0), study.printed(BLOG), over="draws", about="algorithms"),
+            Claim("as-good", "ridge regression, Newton's iteration and kernel ridge regression have losses at most "
+                  "that of the built network",
+                  rivals["loss"] / path["network"].at((slice(None), slice(-1, None)), "at its end"), below(1.0),
+                  ours("premise"), over="draws", about="algorithms"),
+            Claim("implies-descent", "each of these regressors is within 1 % of some gradient descent or GD++ under "
+                  "all conditions",
+                  rivals["distance"], below(0.01), study.derived(f"{BLOG}: conclusion, which suggests it"),
+                  over="draws", premises=("as-good",), about="algorithms"),
+            Claim("told-apart", "each of these regressors differs from every descent by more than 1 % at the level of "
+                  "an answer", rivals["low"], above(0.01), ours("identify"), over="draws", about="algorithms"),
+        )),
     ),
 )  # fmt: skip

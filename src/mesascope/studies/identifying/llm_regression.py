@@ -225,85 +225,53 @@ STUDY = Study(
     premises=("learns-in-context",),
     claims=(replace(converged("language", quantity="loss", most=0.02, at_least=3), premises=()),),
     figures=(
-        Figure(
-            "errors", "Mean absolute errors by number of pairs, of language models and of regressors that read the "
-            "same rounded numbers; regrets of each language model beyond the best of them.", (
-                Lines("", "pairs", "mean absolute error", _curves(), log="y",
-                      limits={"ylim": (0.005, 1.1), "xticks": range(0, PAIRS + 1, 5)}),
-                Lines("", "pairs", "sum of excess absolute errors",
-                      [Line(COUNTS, regret, "trained", "language model", each=True)],
-                      limits={"xticks": range(0, PAIRS + 1, 5)}),
-            ), columns=2, size=(10, 4.2),
-            claims=(
-                _claim(
-                    "learns-in-context", "with all pairs each language model's error is less than half of that with "
-                    "one pair", _error(MODEL) / _error(MODEL, 1), below(0.5),
-                ),
-                _claim(
-                    "better-than-neighbours", "each language model's error is smaller than that of three neighbours",
-                    _error(MODEL) / _error("neighbours"), below(1.0),
-                ),
-                _claim(
-                    "as-good-as-linear", "each language model's error is at most 5 % above that of LinearRegression on "
-                    "the same rounded numbers", _error(MODEL) / _error("linear"), below(1.05),
-                ),
-                _claim(
-                    "not-optimal", "each language model's error is larger than that of ridge regression with the true "
-                    "noise", _error(MODEL) / _error("bayes"), above(1.0), ours("the limit"),
-                ),
-                _claim(
-                    "regret", "the regret of each language model grows more slowly than the number of pairs",
-                    regret.map(_growth, "exponent of the regret's growth"), below(1.0),
-                ),
-                _claim(
-                    "rounding", "rounding to one decimal costs tuned ridge regression less than the difference of its "
-                    "error to the model's",
-                    (_error("bayes") - _error("unrounded")) / (_error(MODEL) - _error("bayes")), below(1.0),
-                    ours("the rounding floor"),
-                ),
-            ),
-        ),
-        Figure(
-            "ranks", "With all pairs: mean absolute errors, what is left of the labels' variance, and mean ranks by "
-            "errors, the best first, with bootstrap intervals at 95 % over tasks of all language models.", (
-                Lines("", "", "mean absolute error", _bars("errors"), log="y", limits={"xticks": []}),
-                Lines("", "", "1 - R^2", _bars("squares"), log="y", limits={"xticks": []}),
-                Lines("", "", "mean rank", _bars("ranks", [*SHOWN.values(), *SLOW.values()]),
-                      limits={"xticks": [], "xlim": (-1, 22)}),
-            ), columns=3, size=(13, 4.5),
-            claims=(
-                _claim(
-                    "explains", "each language model explains more than 90 % of the labels' variance",
-                    Reading("R^2", lambda r: 1 - np.nanmean(_table(r)["squares"][:, 0], -1)), above(0.9),
-                ),
-                _claim(
-                    "rank", "among twelve regressors, the mean rank of each language model is better than the middle",
-                    Reading("mean rank by absolute error", lambda r: _table(r)["ranks"][:, 0].mean(-1)), below(6.5),
-                ),
-            ),
-        ),
-        Figure(
-            "identified", "Normalised squared differences, in percent, from the twelve candidates nearest to the "
-            "language models: on the tasks they were trained for, and at least, under the condition that parts them "
-            "most. Means over models.", (Lines("", "", "", _distances),), size=(6, 6),
-            claims=(
-                _claim(
-                    "on-its-tasks", "on tasks like those of training, some candidate is within 1 % of each language "
-                    "model's predictions",
-                    _nearest("own", "normalised squared difference from the nearest"), below(0.01), ours("identify"),
-                ),
-                _claim(
-                    "elsewhere", "under some condition every candidate differs by more than half of that at the level "
-                    "of an answer: no candidate is run",
-                    _nearest("worst", "lower bound on the difference, least of all candidates"), above(0.005),
-                    ours("identify"),
-                ),
-                _claim(
-                    "shuffled", "with shuffled labels each language model's error at least doubles",
-                    shuffled / _error(MODEL), above(2.0), ours("a null control"),
-                ),
-            ),
-        ),
+        Figure("errors", "Mean absolute errors by number of pairs, of language models and of regressors that read the "
+               "same rounded numbers; regrets of each language model beyond the best of them.", (
+            Lines("", "pairs", "mean absolute error", _curves(), log="y",
+                  limits={"ylim": (0.005, 1.1), "xticks": range(0, PAIRS + 1, 5)}),
+            Lines("", "pairs", "sum of excess absolute errors",
+                  [Line(COUNTS, regret, "trained", "language model", each=True)],
+                  limits={"xticks": range(0, PAIRS + 1, 5)}),
+        ), columns=2, size=(10, 4.2), claims=(
+            _claim("learns-in-context", "with all pairs each language model's error is less than half of that with one "
+                   "pair", _error(MODEL) / _error(MODEL, 1), below(0.5)),
+            _claim("better-than-neighbours", "each language model's error is smaller than that of three neighbours",
+                   _error(MODEL) / _error("neighbours"), below(1.0)),
+            _claim("as-good-as-linear", "each language model's error is at most 5 % above that of LinearRegression on "
+                   "the same rounded numbers", _error(MODEL) / _error("linear"), below(1.05)),
+            _claim("not-optimal", "each language model's error is larger than that of ridge regression with the true "
+                   "noise", _error(MODEL) / _error("bayes"), above(1.0), ours("the limit")),
+            _claim("regret", "the regret of each language model grows more slowly than the number of pairs",
+                   regret.map(_growth, "exponent of the regret's growth"), below(1.0)),
+            _claim("rounding", "rounding to one decimal costs tuned ridge regression less than the difference of its "
+                   "error to the model's", (_error("bayes") - _error("unrounded")) / (_error(MODEL) - _error("bayes")),
+                   below(1.0), ours("the rounding floor")),
+        )),
+        Figure("ranks", "With all pairs: mean absolute errors, what is left of the labels' variance, and mean ranks by "
+               "errors, the best first, with bootstrap intervals at 95 % over tasks of all language models.", (
+            Lines("", "", "mean absolute error", _bars("errors"), log="y", limits={"xticks": []}),
+            Lines("", "", "1 - R^2", _bars("squares"), log="y", limits={"xticks": []}),
+            Lines("", "", "mean rank", _bars("ranks", [*SHOWN.values(), *SLOW.values()]),
+                  limits={"xticks": [], "xlim": (-1, 22)}),
+        ), columns=3, size=(13, 4.5), claims=(
+            _claim("explains", "each language model explains more than 90 % of the labels' variance",
+                   Reading("R^2", lambda r: 1 - np.nanmean(_table(r)["squares"][:, 0], -1)), above(0.9)),
+            _claim("rank", "among twelve regressors, the mean rank of each language model is better than the middle",
+                   Reading("mean rank by absolute error", lambda r: _table(r)["ranks"][:, 0].mean(-1)), below(6.5)),
+        )),
+        Figure("identified", "Normalised squared differences, in percent, from the twelve candidates nearest to the "
+               "language models: on the tasks they were trained for, and at least, under the condition that parts them "
+               "most. Means over models.", (Lines("", "", "", _distances),), size=(6, 6), claims=(
+            _claim("on-its-tasks", "on tasks like those of training, some candidate is within 1 % of each language "
+                   "model's predictions",
+                   _nearest("own", "normalised squared difference from the nearest"), below(0.01), ours("identify")),
+            _claim("elsewhere", "under some condition every candidate differs by more than half of that at the level "
+                   "of an answer: no candidate is run",
+                   _nearest("worst", "lower bound on the difference, least of all candidates"), above(0.005),
+                   ours("identify")),
+            _claim("shuffled", "with shuffled labels each language model's error at least doubles",
+                   shuffled / _error(MODEL), above(2.0), ours("a null control")),
+        )),
     ),
     deviations=(
         "Language models of some 200,000 weights whose tokens are numbers of one decimal, trained on linear problems "

@@ -269,87 +269,56 @@ STUDY = Study(
     measure=measure,
     premises=("answers",),
     claims=(
-        _claim(
-            "untrained", "with random weights less than 5 % of answers are numbers",
-            study.stage("untrained", read="share of answers that are numbers")["read"], below(0.05),
-            ours("a null control"), **COUNTED,
-        ),
+        _claim("untrained", "with random weights less than 5 % of answers are numbers",
+               study.stage("untrained", read="share of answers that are numbers")["read"], below(0.05),
+               ours("a null control"), **COUNTED),
     ),
     figures=(
-        Figure(
-            "errors", "Mean absolute errors by number of pairs, of the language model and of regressors that read the "
-            "same rounded numbers: means and ranges over sets of tasks.",
-            tuple(_curves(problem) for problem in PROBLEMS), columns=3, size=(13, 3.8),
-            claims=(
-                _claim("answers", "at least 90 % of answers are numbers",
-                READS, above(0.9), ours("premise"), **COUNTED),
-                _claim(
-                    "learns-in-context", "on linear problems the error is smaller with all pairs than with two",
-                    _log2(_error(MODEL, "linear") / _error(MODEL, "linear", COUNTS[0])), below(0.0),
-                    ours("learning in context"),
-                ),
-                _claim(
-                    "beyond-last-label", "on linear and nonlinear problems the error is smaller than that of repeating "
-                    "the last label", _ratios("last", "linear", "nonlinear"), below(0.0), ours("more than recency"),
-                ),
-                _claim(
-                    "below-neighbours", "on linear and nonlinear problems the error is larger than that of three "
-                    "neighbours", _ratios("neighbours", "linear", "nonlinear"), above(0.0), ours("the limit"),
-                ),
-                _claim(
-                    "below-ridge", "on linear problems the error is at least twice that of ridge regression",
-                    _ratios("bayes", "linear"), above(1.0), ours("the limit"),
-                ),
-            ),
-        ),
-        Figure(
-            "controls", "Left, by set of tasks: shares of answers that another order of the pairs changes, and that "
-            "repeat a label of the context; shares of copying queries answered with their own label. Right, share of "
-            "the ten likeliest next tokens that the model after its context has in common with itself after descent on "
-            "the pairs, in place of them; levels are those of another order of the pairs, and of no pairs.", (
-                Lines("", "", "share", _controls, limits={"xticks": []}),
-                Lines("", "steps of descent", "overlap of likeliest tokens", _steps, limits={"ylim": (0, 1)}),
-            ), columns=2, size=(10, 4),
-            claims=(
-                _claim(
-                    "repeats-labels", "on linear problems answers repeat a label of the context more often than those "
-                    "of ridge regression", _repeats(MODEL) - _repeats("bayes"), above(0.0), ours("label copying"),
-                ),
-                _claim(
-                    "finds-its-pair", "for an input that is in the context, more than half of the answers are its "
-                    "label", finds, above(0.5), ours("copying"),
-                ),
-                _claim(
-                    "order-matters", "another order of the pairs changes more than a tenth of the answers, where "
-                    "descent on all pairs changes none", moved, above(0.1), study.printed(SHEN),
-                ),
-                _claim(
-                    "unlike-descent", "the next tokens overlap less with those after descent on the pairs than with "
-                    "those after another order",
-                    descent - _overlap("order", "with another order"), below(0.0), study.printed(SHEN),
-                ),
-                _claim(
-                    "more-than-random", "the next tokens overlap more with those after descent on the pairs than they "
-                    "do with random weights",
-                    descent - _overlap("descent", "of random weights", 1), above(0.0), study.derived(DEUTCH),
-                ),
-            ),
-        ),
-        Figure(
-            "families", "Share of the variance of the model's answers to linear problems that the nearest member of "
-            "each family of algorithms leaves unexplained, a mark a set of tasks.",
-            (Lines("", "", "variance unexplained", _families, limits={"xticks": []}),), size=(6, 4),
-            claims=(
-                _claim(
-                    "no-family", "on linear problems every family leaves more than half of the variance of answers "
-                    "unexplained", found["unexplained"].map(
-                        lambda left: np.fmin.reduce(left, 1), "variance that the nearest family leaves unexplained"),
-                    above(0.5), ours("identify"),
-                ),
-                _claim("none-named", "identify names no candidate", found["named"], below(0.5), ours("identify"),
-                       **COUNTED),
-            ),
-        ),
+        Figure("errors", "Mean absolute errors by number of pairs, of the language model and of regressors that read "
+               "the same rounded numbers: means and ranges over sets of tasks.",
+               tuple(_curves(problem) for problem in PROBLEMS), columns=3, size=(13, 3.8), claims=(
+            _claim("answers", "at least 90 % of answers are numbers", READS, above(0.9), ours("premise"), **COUNTED),
+            _claim("learns-in-context", "on linear problems the error is smaller with all pairs than with two",
+                   _log2(_error(MODEL, "linear") / _error(MODEL, "linear", COUNTS[0])), below(0.0),
+                   ours("learning in context")),
+            _claim("beyond-last-label", "on linear and nonlinear problems the error is smaller than that of repeating "
+                   "the last label", _ratios("last", "linear", "nonlinear"), below(0.0), ours("more than recency")),
+            _claim("below-neighbours", "on linear and nonlinear problems the error is larger than that of three "
+                   "neighbours", _ratios("neighbours", "linear", "nonlinear"), above(0.0), ours("the limit")),
+            _claim("below-ridge", "on linear problems the error is at least twice that of ridge regression",
+                   _ratios("bayes", "linear"), above(1.0), ours("the limit")),
+        )),
+        Figure("controls", "Left, by set of tasks: shares of answers that another order of the pairs changes, and that "
+               "repeat a label of the context; shares of copying queries answered with their own label. Right, share "
+               "of the ten likeliest next tokens that the model after its context has in common with itself after "
+               "descent on the pairs, in place of them; levels are those of another order of the pairs, and of no "
+               "pairs.", (
+            Lines("", "", "share", _controls, limits={"xticks": []}),
+            Lines("", "steps of descent", "overlap of likeliest tokens", _steps, limits={"ylim": (0, 1)}),
+        ), columns=2, size=(10, 4), claims=(
+            _claim("repeats-labels", "on linear problems answers repeat a label of the context more often than those "
+                   "of ridge regression", _repeats(MODEL) - _repeats("bayes"), above(0.0), ours("label copying")),
+            _claim("finds-its-pair", "for an input that is in the context, more than half of the answers are its label",
+                   finds, above(0.5), ours("copying")),
+            _claim("order-matters", "another order of the pairs changes more than a tenth of the answers, where "
+                   "descent on all pairs changes none", moved, above(0.1), study.printed(SHEN)),
+            _claim("unlike-descent", "the next tokens overlap less with those after descent on the pairs than with "
+                   "those after another order",
+                   descent - _overlap("order", "with another order"), below(0.0), study.printed(SHEN)),
+            _claim("more-than-random", "the next tokens overlap more with those after descent on the pairs than they "
+                   "do with random weights",
+                   descent - _overlap("descent", "of random weights", 1), above(0.0), study.derived(DEUTCH)),
+        )),
+        Figure("families", "Share of the variance of the model's answers to linear problems that the nearest member of "
+               "each family of algorithms leaves unexplained, a mark a set of tasks.",
+               (Lines("", "", "variance unexplained", _families, limits={"xticks": []}),), size=(6, 4), claims=(
+            _claim("no-family", "on linear problems every family leaves more than half of the variance of answers "
+                   "unexplained",
+                   found["unexplained"].map(lambda left: np.fmin.reduce(left, 1), "variance that the nearest family "
+                                            "leaves unexplained"), above(0.5), ours("identify")),
+            _claim("none-named", "identify names no candidate",
+                   found["named"], below(0.5), ours("identify"), **COUNTED),
+        )),
     ),
     deviations=(
         "SmolLM2 of 135 million weights, quantised to four bits, in place of models of billions.",

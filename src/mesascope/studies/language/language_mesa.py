@@ -262,122 +262,79 @@ STUDY = Study(
     at_least=3,
     claims=(),
     figures=(
-        Figure(
-            "losses", "Validation loss while training, of two layers without and four layers with MLPs, after the "
-            "first steps; line and band: mean and range over seeds. Thesis: section 3.5.3.", (
-                Lines("two layers", "training step", "nats a token", _training("two")),
-                Lines("four layers", "training step", "nats a token", _training("four")),
-            ), columns=2, shared_legend=True,
-            claims=(
-                _learned(
-                    "learned", "networks of two and four layers have a smaller loss than the bigram model",
-                    [(size, kind) for size in SIZES for kind in KINDS],
-                ),
-                Claim(
-                    "below-linear", "each hybrid with mesa layers has a smaller loss than that with linear layers, at "
-                    "each size", beside(_less("mesa", "linear"), BELOW_LINEAR), above(0.0), SECTION,
-                ),
-                Claim(
-                    "delta-below-linear", "each hybrid with delta layers has a smaller loss than that with linear "
-                    "layers, at each size", beside(_less("delta", "linear"), BELOW_LINEAR), above(0.0),
-                    ours("Schlag, Irie and Schmidhuber (2021)"),
-                ),
-                Claim(
-                    "near-softmax", "with two layers each network's loss is at most 0.03 nats a token above that of "
-                    "softmax", loss("two", "mesa") - loss("two", "softmax"), below(0.03), SECTION,
-                ),
-                Claim(
-                    "forgetting-helps", "each network with forget gates has a smaller loss than that without, both "
-                    "with a constant ridge", beside(_less("mesa-gates", "mesa"), "nats a token below mesa"), above(0.0),
-                    ours("the thesis leaves gates to others"),
-                ),
-            ),
-        ),
-        Figure(
-            "context", "Loss by the number of tokens read, up to twice the trained context; line and band: mean and "
-            "range over seeds.", (
-                Lines("two layers", "tokens read", "nats a token", _by_token("two"), "x"),
-                Lines("four layers", "tokens read", "nats a token", _by_token("four"), "x"),
-            ), columns=2, shared_legend=True,
-            claims=(
-                Claim(
-                    "better-score", "each hybrid with mesa layers has a better in-context score and a smaller loss on "
-                    "late tokens than that with linear layers",
-                    beside([*SCORES, *_less("mesa", "linear", "late")], SCORE_AND_LATE), above(0.0), SECTION,
-                ),
-                Claim(
-                    "falls-as-far", "the fall of the loss with the tokens read, and the loss on late tokens, are "
-                    "within 0.02 nats of those of softmax, or better",
-                    beside([*FALLS, *_less("mesa", "softmax", "end")], "nats below softmax: of the fall from early "
-                           "tokens to the second half of the context, and of the loss there"), above(-0.02),
-                    ours("what a state of fixed size could cost"),
-                ),
-            ),
-        ),
-        Figure(
-            "reach", "Gain of the second half of the context from text further back than an eighth of it; one mark a "
-            "seed.", (
-                study.strip(
-                    "nats a token gained", {kind: kind for kind in KINDS},
-                    lambda r: {f"{size} layers": {kind: reach(size, kind)(r) for kind in KINDS} for size in SIZES},
-                ),
-            ), size=(6.5, 3.2),
-            claims=(
-                _reads(
-                    "reads", "with two and four layers, softmax loses more on late tokens if the context is cut to the "
-                    "nearest eighth", SIZES, "learned",
-                ),
-            ),
-        ),
-        Figure(
-            "copying", "Attention, on text, of the first layer's head that looks most at the token before. Left: "
-            "weight on that token; right: the largest weight on the token itself or on those two and three before it; "
-            "by the kind of the second layer, one mark a seed.",
-            (_heads("before", "weight on the token before"), _heads("elsewhere", "weight near it elsewhere")),
-            columns=2, size=(11, 3.2),
-            claims=(
-                Claim(
-                    "copies", "in each hybrid a head of the first, softmax, layer gives the token before more than 0.3 "
-                    "of its attention, and less to others near it",
-                    beside(COPIES, "weight on the token before, less 0.3, and less the largest near it elsewhere"),
-                    above(0.0), SECTION, premises=("learned", "untrained-copies"),
-                ),
-                Claim(
-                    "untrained-copies", "in untrained networks no head gives the token before a tenth of its attention",
-                    _head("before", "untrained"), below(0.1), ours("a null control"),
-                ),
-            ),
-        ),
-        Figure(
-            "alone", "Loss and in-context score of one layer behind a shift of its keys, by nu of its features; line "
-            "and band: mean and range over seeds. Thesis: Fig. 3.7.",
-            (_by_nu(loss, "nats a token"), _by_nu(score, "in-context score (nats)")), columns=2, shared_legend=True,
-            claims=(
-                _learned(
-                    "alone-learned", "networks of one layer have a smaller loss than the bigram model",
-                    [*(("alone", f"{kind} {nu}") for kind in ALONE for nu in NUS), ("alone", "softmax")],
-                ),
-                _reads("alone-reads", "a single softmax layer loses more on late tokens if the context is cut to the "
-                "nearest eighth", ["alone"], "alone-learned"),
-                Claim(
-                    "alone-below-linear",
-                    "behind shifted keys, a single mesa layer has a smaller loss than a linear one, at each nu",
-                    beside(_alone_less(loss), BELOW_LINEAR), above(0.0), FIGURE, premises=ALONE_LEARNED,
-                ),
-                Claim(
-                    "alone-better-score", "behind shifted keys, a single mesa layer has a better in-context score and "
-                    "a smaller loss on late tokens than a linear one",
-                    beside([*_alone_less(score), *_alone_less(loss, "late")], SCORE_AND_LATE), above(0.0), FIGURE,
-                    premises=ALONE_LEARNED,
-                ),
-                Claim(
-                    "alone-near-softmax", "with most features, each single layer's loss is at most 0.03 nats a token "
-                    "above that of softmax",
-                    loss("alone", f"mesa {NUS[-1]}") - loss("alone", "softmax"), below(0.03),
-                    ours("Fig. 3.7, whose softmax has learned positions, is another claim"), premises=ALONE_LEARNED,
-                ),
-            ),
-        ),
+        Figure("losses", "Validation loss while training, of two layers without and four layers with MLPs, after the "
+               "first steps; line and band: mean and range over seeds. Thesis: section 3.5.3.", (
+            Lines("two layers", "training step", "nats a token", _training("two")),
+            Lines("four layers", "training step", "nats a token", _training("four")),
+        ), columns=2, shared_legend=True, claims=(
+            _learned("learned", "networks of two and four layers have a smaller loss than the bigram model",
+                     [(size, kind) for size in SIZES for kind in KINDS]),
+            Claim("below-linear", "each hybrid with mesa layers has a smaller loss than that with linear layers, at "
+                  "each size", beside(_less("mesa", "linear"), BELOW_LINEAR), above(0.0), SECTION),
+            Claim("delta-below-linear", "each hybrid with delta layers has a smaller loss than that with linear "
+                  "layers, at each size", beside(_less("delta", "linear"), BELOW_LINEAR), above(0.0),
+                  ours("Schlag, Irie and Schmidhuber (2021)")),
+            Claim("near-softmax", "with two layers each network's loss is at most 0.03 nats a token above that of "
+                  "softmax", loss("two", "mesa") - loss("two", "softmax"), below(0.03), SECTION),
+            Claim("forgetting-helps", "each network with forget gates has a smaller loss than that without, both with "
+                  "a constant ridge", beside(_less("mesa-gates", "mesa"), "nats a token below mesa"), above(0.0),
+                  ours("the thesis leaves gates to others")),
+        )),
+        Figure("context", "Loss by the number of tokens read, up to twice the trained context; line and band: mean and "
+               "range over seeds.", (
+            Lines("two layers", "tokens read", "nats a token", _by_token("two"), "x"),
+            Lines("four layers", "tokens read", "nats a token", _by_token("four"), "x"),
+        ), columns=2, shared_legend=True, claims=(
+            Claim("better-score", "each hybrid with mesa layers has a better in-context score and a smaller loss on "
+                  "late tokens than that with linear layers",
+                  beside([*SCORES, *_less("mesa", "linear", "late")], SCORE_AND_LATE), above(0.0), SECTION),
+            Claim("falls-as-far", "the fall of the loss with the tokens read, and the loss on late tokens, are within "
+                  "0.02 nats of those of softmax, or better",
+                  beside([*FALLS, *_less("mesa", "softmax", "end")], "nats below softmax: of the fall from early "
+                         "tokens to the second half of the context, and of the loss there"), above(-0.02),
+                  ours("what a state of fixed size could cost")),
+        )),
+        Figure("reach", "Gain of the second half of the context from text further back than an eighth of it; one mark "
+               "a seed.", (
+            study.strip("nats a token gained", {kind: kind for kind in KINDS},
+                        lambda r: {f"{size} layers": {kind: reach(size, kind)(r) for kind in KINDS} for size in SIZES}),
+        ), size=(6.5, 3.2), claims=(
+            _reads("reads", "with two and four layers, softmax loses more on late tokens if the context is cut to the "
+                   "nearest eighth", SIZES, "learned"),
+        )),
+        Figure("copying", "Attention, on text, of the first layer's head that looks most at the token before. Left: "
+               "weight on that token; right: the largest weight on the token itself or on those two and three before "
+               "it; by the kind of the second layer, one mark a seed.", (
+            _heads("before", "weight on the token before"),
+            _heads("elsewhere", "weight near it elsewhere"),
+        ), columns=2, size=(11, 3.2), claims=(
+            Claim("copies", "in each hybrid a head of the first, softmax, layer gives the token before more than 0.3 "
+                  "of its attention, and less to others near it",
+                  beside(COPIES, "weight on the token before, less 0.3, and less the largest near it elsewhere"),
+                  above(0.0), SECTION, premises=("learned", "untrained-copies")),
+            Claim("untrained-copies", "in untrained networks no head gives the token before a tenth of its attention",
+                  _head("before", "untrained"), below(0.1), ours("a null control")),
+        )),
+        Figure("alone", "Loss and in-context score of one layer behind a shift of its keys, by nu of its features; "
+               "line and band: mean and range over seeds. Thesis: Fig. 3.7.", (
+            _by_nu(loss, "nats a token"),
+            _by_nu(score, "in-context score (nats)"),
+        ), columns=2, shared_legend=True, claims=(
+            _learned("alone-learned", "networks of one layer have a smaller loss than the bigram model",
+                     [*(("alone", f"{kind} {nu}") for kind in ALONE for nu in NUS), ("alone", "softmax")]),
+            _reads("alone-reads", "a single softmax layer loses more on late tokens if the context is cut to the "
+                   "nearest eighth", ["alone"], "alone-learned"),
+            Claim("alone-below-linear", "behind shifted keys, a single mesa layer has a smaller loss than a linear "
+                  "one, at each nu",
+                  beside(_alone_less(loss), BELOW_LINEAR), above(0.0), FIGURE, premises=ALONE_LEARNED),
+            Claim("alone-better-score", "behind shifted keys, a single mesa layer has a better in-context score and a "
+                  "smaller loss on late tokens than a linear one",
+                  beside([*_alone_less(score), *_alone_less(loss, "late")], SCORE_AND_LATE), above(0.0), FIGURE,
+                  premises=ALONE_LEARNED),
+            Claim("alone-near-softmax", "with most features, each single layer's loss is at most 0.03 nats a token "
+                  "above that of softmax", loss("alone", f"mesa {NUS[-1]}") - loss("alone", "softmax"), below(0.03),
+                  ours("Fig. 3.7, whose softmax has learned positions, is another claim"), premises=ALONE_LEARNED),
+        )),
     ),
     deviations=(
         "Softmax layers know places by turned keys, others and single layers none but their order, where the "

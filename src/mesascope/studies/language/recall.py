@@ -192,76 +192,50 @@ STUDY = Study(
     quantifier="mean",
     claims=(),
     figures=(
-        Figure(
-            "yardstick", "Networks of each kind, one mark a seed: percent of questions answered, nats above the "
-            "optimal loss of a known automaton, and errors over those of ridge regression. All kinds but the first "
-            "have states of one size.", (
-                _shown("recall: answered (%)", lambda kind: recalled["answered", kind], RECALLING),
-                _shown("copying: answered (%)", lambda kind: copied["answered", kind]),
-                _shown("languages: nats above log 2", above_log_2),
-                _shown("regression: error / least squares", over_ridge),
-            ), columns=2, size=(11, 6.4),
-            claims=(
-                Claim(
-                    "solved", "softmax without a window loses less than 0.3 nats an answer on each task",
-                    beside([recalled["nats", "softmax"], copied["nats", "softmax"]], "nats lost an answer, each task"),
-                    below(0.3), ours("premise: who sees all can answer"),
-                ),
-                Claim(
-                    "chance", "untrained networks answer less than 10 % correctly",
-                    beside([recalled["answered", "untrained"], copied["answered", "untrained"]],
-                           "percent answered, each task"), below(10.0), ours("a null control"),
-                    premises=SOLVED,
-                ),
-                Claim(
-                    "finds", "layers with a matrix state answer more than 25 % correctly, where the best guess among "
-                    "values not yet asked for is right in 20 %",
-                    beside([recalled["answered", kind] for kind in MATRICES], "percent answered, each kind"),
-                    above(25.0), ours("premise"), premises=SOLVED,
-                ),
-                Claim(
-                    "regressed", "the error of layers with a matrix state is less than half of that of predicting 0",
-                    beside([regression.ratio(kind, "nothing") for kind in MATRICES],
-                           "error / of predicting 0, each kind"), below(0.5), ours("premise"),
-                ),
-                Claim(
-                    "spoken", "on unknown automata, networks are at most a quarter as far from the optimal loss as "
-                    "untrained networks", beside([above_log_2(kind) / above_log_2("untrained") for kind in MATRICES],
-                           "nats above log 2 / those of untrained networks, each kind"), below(0.25), ours("premise"),
-                ),
-                Claim(
-                    "out-of-sight", "softmax layers with a window of eight tokens answer less than 10 % correctly",
-                    recalled["answered", "window"], below(10.0),
-                    ours("a control: the task needs a memory"), premises=SOLVED,
-                ),
-                Claim(
-                    "delta-recalls", "a delta layer answers more correctly than a linear one with a state of the same "
-                    "size", recalled.difference("delta", "linear", "answered"), above(0.0), ours("Yang et al. (2024)"),
-                    premises=FOUND,
-                ),
-                Claim(
-                    "mesa-recalls", "a mesa layer answers more correctly than a linear one with a state of the same "
-                    "size", recalled.difference("mesa", "linear", "answered"),
-                    above(0.0), ours("von Oswald et al. (2025)"), premises=FOUND,
-                ),
-                Claim(
-                    "mesa-solves", "a mesa layer's error is less than 1.5 times that of ridge regression",
-                    over_ridge("mesa"), below(1.5),
-                    ours("what the layer computes"), premises=("regressed",),
-                ),
-                Claim(
-                    "mesa-regresses", "a mesa layer's error is smaller than that of a linear and of a delta layer",
-                    beside([over_ridge(kind) - over_ridge("mesa") for kind in OTHERS],
-                           "error over ridge regression's less that of mesa, each kind"), above(0.0),
-                    ours("what the layer computes"), premises=("regressed",),
-                ),
-                Claim(
-                    "mesa-languages", "on unknown automata, a mesa layer has a smaller loss than a linear and a delta "
-                    "layer", beside([above_log_2(kind) - above_log_2("mesa") for kind in OTHERS],
-                           "nats less than linear and delta, each kind"), above(0.0), ours("Akyurek et al. (2024)"),
-                    premises=("spoken",),
-                ),
-            ),
-        ),
+        Figure("yardstick", "Networks of each kind, one mark a seed: percent of questions answered, nats above the "
+               "optimal loss of a known automaton, and errors over those of ridge regression. All kinds but the first "
+               "have states of one size.", (
+            _shown("recall: answered (%)", lambda kind: recalled["answered", kind], RECALLING),
+            _shown("copying: answered (%)", lambda kind: copied["answered", kind]),
+            _shown("languages: nats above log 2", above_log_2),
+            _shown("regression: error / least squares", over_ridge),
+        ), columns=2, size=(11, 6.4), claims=(
+            Claim("solved", "softmax without a window loses less than 0.3 nats an answer on each task",
+                  beside([recalled["nats", "softmax"], copied["nats", "softmax"]], "nats lost an answer, each " "task"),
+                  below(0.3), ours("premise: who sees all can answer")),
+            Claim("chance", "untrained networks answer less than 10 % correctly",
+                  beside([recalled["answered", "untrained"], copied["answered", "untrained"]],
+                         "percent answered, each task"), below(10.0), ours("a null control"), premises=SOLVED),
+            Claim("finds", "layers with a matrix state answer more than 25 % correctly, where the best guess among "
+                  "values not yet asked for is right in 20 %",
+                  beside([recalled["answered", kind] for kind in MATRICES], "percent answered, each kind"), above(25.0),
+                  ours("premise"), premises=SOLVED),
+            Claim("regressed", "the error of layers with a matrix state is less than half of that of predicting 0",
+                  beside([regression.ratio(kind, "nothing") for kind in MATRICES], "error / of predicting 0, each "
+                         "kind"), below(0.5), ours("premise")),
+            Claim("spoken", "on unknown automata, networks are at most a quarter as far from the optimal loss as "
+                  "untrained networks",
+                  beside([above_log_2(kind) / above_log_2("untrained") for kind in MATRICES],
+                         "nats above log 2 / those of untrained networks, each kind"), below(0.25), ours("premise")),
+            Claim("out-of-sight", "softmax layers with a window of eight tokens answer less than 10 % correctly",
+                  recalled["answered", "window"], below(10.0), ours("a control: the task needs a memory"),
+                  premises=SOLVED),
+            Claim("delta-recalls", "a delta layer answers more correctly than a linear one with a state of the same "
+                  "size", recalled.difference("delta", "linear", "answered"), above(0.0), ours("Yang et al. (2024)"),
+                  premises=FOUND),
+            Claim("mesa-recalls", "a mesa layer answers more correctly than a linear one with a state of the same size",
+                  recalled.difference("mesa", "linear", "answered"), above(0.0), ours("von Oswald et al. (2025)"),
+                  premises=FOUND),
+            Claim("mesa-solves", "a mesa layer's error is less than 1.5 times that of ridge regression",
+                  over_ridge("mesa"), below(1.5), ours("what the layer computes"), premises=("regressed",)),
+            Claim("mesa-regresses", "a mesa layer's error is smaller than that of a linear and of a delta layer",
+                  beside([over_ridge(kind) - over_ridge("mesa") for kind in OTHERS], "error over ridge regression's "
+                         "less that of mesa, each kind"), above(0.0), ours("what the layer computes"),
+                  premises=("regressed",)),
+            Claim("mesa-languages", "on unknown automata, a mesa layer has a smaller loss than a linear and a delta "
+                  "layer",
+                  beside([above_log_2(kind) - above_log_2("mesa") for kind in OTHERS], "nats less than linear and "
+                         "delta, each kind"), above(0.0), ours("Akyurek et al. (2024)"), premises=("spoken",)),
+        )),
     ),
 )  # fmt: skip

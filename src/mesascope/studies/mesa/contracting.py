@@ -106,77 +106,47 @@ STUDY = Study(
         dynamics.tuned_steps("gd", "comparison", "orthogonal-comparison"),
     ),
     figures=(
-        Figure(
-            "losses", "Loss of a step by the number of elements known, on both kinds of dynamics; line and band: mean "
-            "and range over seeds.", (
-                dynamics.along(stage("by-time"), ROLES, "contractions"),
-                dynamics.along(stage("orthogonal-by-time"), ROLES, "orthogonal maps"),
-            ), columns=2, shared_legend=True,
-            claims=(
-                Claim(
-                    "other-algorithm", "the loss of a linear layer trained on contractions is less than half of that "
-                    "of one tuned step of gradient descent from zero", main.ratio("linear", "gd"), below(0.5),
-                    printed(FOOTNOTE), premises=STEPS,
-                ),
-                Claim(
-                    "one-step-elsewhere", "the loss of the same layer trained on orthogonal maps is within 2 % of that "
-                    "of one tuned step there", orthogonal.ratio("orthogonal-linear", "gd"), two_sided(0.02),
-                    ours("the control: section 3.5.1"), premises=STEPS,
-                ),
-                Claim(
-                    "below-least-squares", "both kinds of layers have a smaller loss than ridge regression on all "
-                    "known pairs", dynamics.ratios(main, KINDS, "limit"), below(1.0),
-                    printed(FOOTNOTE), premises=("converged", "limit-at-its-optimum"),
-                ),
-                Claim(
-                    "constant-is-enough", "the best multiple of the newest element, which is no learning in context, "
-                    "has a smaller loss than ridge regression",
-                    main.ratio("multiple", "limit"), below(1.0), ours("what the others' losses are worth"),
-                    over="algorithms", at_least=1, about="algorithms",
-                ),
-                Claim(
-                    "not-below-constant", "no layer of either kind has a smaller loss than the best multiple of the "
-                    "newest element", dynamics.ratios(main, KINDS, "multiple"), above(1.0),
-                    ours("whether they learn more in context than it"),
-                ),
-                Claim(
-                    "step-from-constant", "one step of gradient descent from the best multiple has a smaller loss than "
-                    "the multiple",
-                    main.ratio("step-from-multiple", "multiple"), below(1.0), ours("that there is something to learn"),
-                    over="algorithms", at_least=1, about="algorithms",
-                ),
-                Claim(
-                    "no-transfer", "linear layers have at least twice the loss on the other kind of dynamics than "
-                    "layers trained there", ELSEWHERE, above(2.0), ours("what makes them other"),
-                ),
-            ),
-        ),
-        Figure(
-            "coefficients", "Coefficients of the products of pairs with which linear layers multiply s_t: eq. 3.55 of "
-            "the thesis, each seed.", (
-                study.Lines(
-                    "", "product", "coefficient",
-                    [study.Line(np.arange(4), coefficients[name], ROLES[name][0], label, each=True, marks="o")
-                     for name, label in (("linear", "trained on contractions"),
-                                         ("orthogonal-linear", "on orthogonal maps"))],
-                    limits={"xticks": range(4), "xticklabels": PRODUCTS},
-                ),
-            ), columns=1, shared_legend=True,
-            claims=(
-                Claim(
-                    "other-products", "on contractions the layer gives s_i s_i^T and s_{i-1} s_i^T, which no gradient "
-                    "step from a multiple of I uses, more weight than s_i s_{i-1}^T",
-                    _other_products("linear"), above(1.0),
-                    printed(FOOTNOTE), quantifier="mean",
-                ),
-                Claim(
-                    "one-product-elsewhere", "on orthogonal maps the layer gives s_i s_i^T and s_{i-1} s_i^T less than "
-                    "a tenth of the weight of s_i s_{i-1}^T",
-                    _other_products("orthogonal-linear"), below(0.1), ours("the control: Table 3.1"),
-                    quantifier="mean",
-                ),
-            ),
-        ),
+        Figure("losses", "Loss of a step by the number of elements known, on both kinds of dynamics; line and band: "
+               "mean and range over seeds.", (
+            dynamics.along(stage("by-time"), ROLES, "contractions"),
+            dynamics.along(stage("orthogonal-by-time"), ROLES, "orthogonal maps"),
+        ), columns=2, shared_legend=True, claims=(
+            Claim("other-algorithm", "the loss of a linear layer trained on contractions is less than half of that of "
+                  "one tuned step of gradient descent from zero",
+                  main.ratio("linear", "gd"), below(0.5), printed(FOOTNOTE), premises=STEPS),
+            Claim("one-step-elsewhere", "the loss of the same layer trained on orthogonal maps is within 2 % of that "
+                  "of one tuned step there", orthogonal.ratio("orthogonal-linear", "gd"), two_sided(0.02),
+                  ours("the control: section 3.5.1"), premises=STEPS),
+            Claim("below-least-squares", "both kinds of layers have a smaller loss than ridge regression on all known "
+                  "pairs", dynamics.ratios(main, KINDS, "limit"), below(1.0), printed(FOOTNOTE),
+                  premises=("converged", "limit-at-its-optimum")),
+            Claim("constant-is-enough", "the best multiple of the newest element, which is no learning in context, has "
+                  "a smaller loss than ridge regression", main.ratio("multiple", "limit"), below(1.0),
+                  ours("what the others' losses are worth"), over="algorithms", at_least=1, about="algorithms"),
+            Claim("not-below-constant", "no layer of either kind has a smaller loss than the best multiple of the "
+                  "newest element", dynamics.ratios(main, KINDS, "multiple"), above(1.0),
+                  ours("whether they learn more in context than it")),
+            Claim("step-from-constant", "one step of gradient descent from the best multiple has a smaller loss than "
+                  "the multiple", main.ratio("step-from-multiple", "multiple"), below(1.0),
+                  ours("that there is something to learn"), over="algorithms", at_least=1, about="algorithms"),
+            Claim("no-transfer", "linear layers have at least twice the loss on the other kind of dynamics than layers "
+                  "trained there", ELSEWHERE, above(2.0), ours("what makes them other")),
+        )),
+        Figure("coefficients", "Coefficients of the products of pairs with which linear layers multiply s_t: eq. 3.55 "
+               "of the thesis, each seed.", (
+            study.Lines("", "product", "coefficient",
+                        [study.Line(np.arange(4), coefficients[name], ROLES[name][0], label, each=True, marks="o")
+                         for name, label in (("linear", "trained on contractions"),
+                                             ("orthogonal-linear", "on orthogonal maps"))],
+                        limits={"xticks": range(4), "xticklabels": PRODUCTS}),
+        ), columns=1, shared_legend=True, claims=(
+            Claim("other-products", "on contractions the layer gives s_i s_i^T and s_{i-1} s_i^T, which no gradient "
+                  "step from a multiple of I uses, more weight than s_i s_{i-1}^T",
+                  _other_products("linear"), above(1.0), printed(FOOTNOTE), quantifier="mean"),
+            Claim("one-product-elsewhere", "on orthogonal maps the layer gives s_i s_i^T and s_{i-1} s_i^T less than a "
+                  "tenth of the weight of s_i s_{i-1}^T",
+                  _other_products("orthogonal-linear"), below(0.1), ours("the control: Table 3.1"), quantifier="mean"),
+        )),
     ),
     deviations=(
         "The thesis says neither which converging dynamics nor which algorithm; contractions here are symmetric.",

@@ -97,82 +97,49 @@ STUDY = Study(
         dynamics.best_ridge(),
         # Six steps explode on rare sequences: their loss is known to a hundredth.
         dynamics.tuned_steps("online", "comparison", least=0.99),
-        Claim(
-            "path", "the network halfway to the read algorithm differs from both ends in its predictions",
-            midpoint_distances("interpolation"),
-            above(0.3), ours("premise"), about="algorithms",
-        ),
+        Claim("path", "the network halfway to the read algorithm differs from both ends in its predictions",
+              midpoint_distances("interpolation"), above(0.3), ours("premise"), about="algorithms"),
     ),
     figures=(
-        dynamics.losses(
-            ROLES, DEPTHS, "Thesis: Fig. 3.3 A",
-            claims=(
-                Claim(
-                    "deeper", "four layers have a smaller loss than two, and six a smaller loss than four",
-                    DEEPER, below(1.0),
-                    printed("Fig. 3.3 A"), reported=study.Reported((0.549, 0.915), "authors' stored results"),
-                ),
-                Claim(
-                    "not-the-limit", "the loss of each network of six layers is 2 to 30 % above that of ridge "
-                    "regression", main.ratio("six", "limit"), study.Bound(1.02, 1.3),
-                    printed("Fig. 3.3 A"), reported=study.Reported(1.141, "authors' stored results, against 0.1893"),
-                ),
-                Claim(
-                    "below-online", "the loss of each network of six layers is less than two thirds of that of six "
-                    "tuned steps of online gradient descent", main.ratio("six", "online"), below(0.67),
-                    study.derived("section 3.7.3.2: stacked gradient steps"),
-                    premises=("converged", "online-at-its-optimum"),
-                ),
-                Claim(
-                    "interpolation", "the loss halfway to the read algorithm is within 3 % of that of the network",
-                    path.ratio("middle", "trained"), two_sided(0.03), printed("section 3.5.1: almost lossless"),
-                    premises=("converged", "limit-at-its-optimum", "path"),
-                ),
-            ),
-        ),
-        Figure(
-            "probes", "Errors of linear probes on sequences held out, by layer; 0 is before the first. Thesis: Fig. "
-            "3.3 B and C.", tuple(probing.probe_panel(target, title, PROBED) for target, title in TARGETS.items()),
-            columns=2, shared_legend=True,
-            claims=(
-                probing.shuffled_targets(TARGETS, ("six", "untrained")),
-                Claim(
-                    "next-improves",
-                    "the probe of the next element errs less after each layer than before it, after 10, 20 and 40 "
-                    "elements", probing.improvement("next", "six"), below(1.0), printed("Fig. 3.3 B"), premises=PROBES,
-                ),
-                Claim(
-                    "preconditioned-improves", "the probe of the preconditioned input errs less after each layer than "
-                    "before it",
-                    probing.improvement("preconditioned", "six"), below(1.0), printed("Fig. 3.3 C"), premises=PROBES,
-                ),
-                Claim(
-                    "next-improves-along", "after six layers the probe of the next element errs less than half as much "
-                    "after 40 elements as after 10",
-                    _decoded("next", "six", 40) / _decoded("next", "six", 10), below(0.5),
-                    printed("Fig. 3.3 B"), premises=PROBES,
-                ),
-                Claim(
-                    "untrained", "the probes of both targets err less than half as much on six trained layers as on "
-                    "six untrained ones", OF_UNTRAINED, below(0.5), ours("a null control"), premises=PROBES,
-                ),
-            ),
-        ),
-        dynamics.weights_figure(
-            "Products of weights of the first two of six layers, first seed, each over its largest entry, in blocks "
-            "for the prediction, s_t, s_t and s_{t-1}. Thesis: Fig. 3.11.", 4, (9, 8.6),
-            (
-                Claim(
-                    "revalg", "the loss of the algorithm read from the blocks of six layers is within 2 % of that of "
-                    "the layers", main.ratio("revalg", "six"), two_sided(0.02), printed("Fig. 3.3 A"),
-                ),
-                Claim(
-                    "sixteen-blocks", "the loss of the algorithm with sixteen blocks for each layer and head is within "
-                    "2 % of that of the layers",
-                    main.ratio("revalg-16", "six"), two_sided(0.02), printed("section 3.7.3"),
-                ),
-            ),
-        ),
+        dynamics.losses(ROLES, DEPTHS, "Thesis: Fig. 3.3 A", claims=(
+            Claim("deeper", "four layers have a smaller loss than two, and six a smaller loss than four",
+                  DEEPER, below(1.0), printed("Fig. 3.3 A"),
+                  reported=study.Reported((0.549, 0.915), "authors' stored results")),
+            Claim("not-the-limit", "the loss of each network of six layers is 2 to 30 % above that of ridge regression",
+                  main.ratio("six", "limit"), study.Bound(1.02, 1.3), printed("Fig. 3.3 A"),
+                  reported=study.Reported(1.141, "authors' stored results, against 0.1893")),
+            Claim("below-online", "the loss of each network of six layers is less than two thirds of that of six tuned "
+                  "steps of online gradient descent",
+                  main.ratio("six", "online"), below(0.67), study.derived("section 3.7.3.2: stacked gradient steps"),
+                  premises=("converged", "online-at-its-optimum")),
+            Claim("interpolation", "the loss halfway to the read algorithm is within 3 % of that of the network",
+                  path.ratio("middle", "trained"), two_sided(0.03), printed("section 3.5.1: almost lossless"),
+                  premises=("converged", "limit-at-its-optimum", "path")),
+        )),
+        Figure("probes", "Errors of linear probes on sequences held out, by layer; 0 is before the first. Thesis: Fig. "
+               "3.3 B and C.", tuple(probing.probe_panel(target, title, PROBED) for target, title in TARGETS.items()),
+               columns=2, shared_legend=True, claims=(
+            probing.shuffled_targets(TARGETS, ("six", "untrained")),
+            Claim("next-improves", "the probe of the next element errs less after each layer than before it, after 10, "
+                  "20 and 40 elements",
+                  probing.improvement("next", "six"), below(1.0), printed("Fig. 3.3 B"), premises=PROBES),
+            Claim("preconditioned-improves", "the probe of the preconditioned input errs less after each layer than "
+                  "before it",
+                  probing.improvement("preconditioned", "six"), below(1.0), printed("Fig. 3.3 C"), premises=PROBES),
+            Claim("next-improves-along", "after six layers the probe of the next element errs less than half as much "
+                  "after 40 elements as after 10", _decoded("next", "six", 40) / _decoded("next", "six", 10),
+                  below(0.5), printed("Fig. 3.3 B"), premises=PROBES),
+            Claim("untrained", "the probes of both targets err less than half as much on six trained layers as on six "
+                  "untrained ones", OF_UNTRAINED, below(0.5), ours("a null control"), premises=PROBES),
+        )),
+        dynamics.weights_figure("Products of weights of the first two of six layers, first seed, each over its largest "
+                                "entry, in blocks for the prediction, s_t, s_t and s_{t-1}. Thesis: Fig. 3.11.", 4,
+                                (9, 8.6), (
+            Claim("revalg", "the loss of the algorithm read from the blocks of six layers is within 2 % of that of the "
+                  "layers", main.ratio("revalg", "six"), two_sided(0.02), printed("Fig. 3.3 A")),
+            Claim("sixteen-blocks", "the loss of the algorithm with sixteen blocks for each layer and head is within 2 "
+                  "% of that of the layers", main.ratio("revalg-16", "six"), two_sided(0.02), printed("section 3.7.3")),
+        )),
     ),
     deviations=(
         "Networks of two and four layers train for 2,000 steps of 128 sequences at a learning rate of 3e-3, those "

@@ -198,28 +198,23 @@ def each_with_each(comparison: StageReading, one: str, other: str) -> Reading:
 
 
 def tuned_steps(name: str, *stages: str, least: float = 0.999) -> Claim:
-    """Premise: the step size is the best; one that is not would flatter every network.
-
-    Args:
-        least: least loss of shorter and longer steps over that of the tuned ones.
-    """
+    """Premise: shorter and longer steps have at least ``least`` times the loss of the tuned ones."""
     others = [stage(own).ratio(f"{name}-{word}", name) for own in stages for word in STEPS]
-    return Claim(
-        f"{name}-at-its-optimum",
-        f"gradient descent at 0.9 and 1.1 of the tuned step size has at least {least:g} times its loss",
-        joined(others, "loss of each other / of the tuned one", axis=0), above(least), ours("premise"),
-        over="algorithms", at_least=len(others), about="algorithms",
-    )  # fmt: skip
+    sentence = f"gradient descent at 0.9 and 1.1 of the tuned step size has at least {least:g} times its loss"
+    return _at_its_optimum(name, sentence, others, "loss of each other / of the tuned one", least)
 
 
 def best_ridge() -> Claim:
-    """Premise: the regulariser of the limit is the best; one that is not would flatter every network."""
+    """Premise: the regulariser of the limit is the best."""
     others = [stage("comparison").ratio(f"limit-{word}", "limit") for word in FACTORS]
-    return Claim(
-        "limit-at-its-optimum", "no other regulariser lowers the loss of ridge regression",
-        joined(others, "loss of each other ridge / of the limit", axis=0), above(0.9995), ours("premise"),
-        over="algorithms", at_least=len(others), about="algorithms",
-    )  # fmt: skip
+    sentence = "no other regulariser lowers the loss of ridge regression"
+    return _at_its_optimum("limit", sentence, others, "loss of each other ridge / of the limit", 0.9995)
+
+
+def _at_its_optimum(name: str, sentence: str, others: list[Reading], words: str, least: float) -> Claim:
+    """A reference that is not at its best would flatter every network."""
+    return Claim(f"{name}-at-its-optimum", sentence, joined(others, words, axis=0), above(least), ours("premise"),
+                 over="algorithms", at_least=len(others), about="algorithms")  # fmt: skip
 
 
 # Figures

@@ -47,30 +47,19 @@ STUDY = Study(
     premises=("converged",),
     claims=(converged(*TRAINED, at_least=3, most=0.02),),
     figures=(
-        dynamics.losses(
-            ROLES, TRAINED, "The extended paper has the like",
-            claims=(
-                Claim(
-                    "features-are-better", "least squares on the true features has less than half the loss of least "
-                    "squares on elements", main.ratio("features", "linear"), below(0.5),
-                    ours("premise: these dynamics are not linear"), over="algorithms", at_least=1, about="algorithms",
-                ),
-                Claim(
-                    "below-linear", "networks with MLPs have a smaller loss than ridge regression on elements",
-                    dynamics.ratios(main, KINDS, "linear"), below(1.0), printed(EXTENDED), at_least=3,
-                ),
-                Claim(
-                    "mlps-are-needed", "every hybrid of a mesa layer with MLPs has a smaller loss than every one "
-                    "without", dynamics.each_with_each(main, "mesa", "no-mlp"), below(1.0),
-                    ours("the control: what learns the features"), at_least=3,
-                ),
-                Claim(
-                    "near-features", "networks with MLPs have at most twice the loss of least squares on the true "
-                    "features", dynamics.ratios(main, KINDS, "features"), below(2.0), printed(EXTENDED), at_least=3,
-                ),
-                in_context(KINDS, ROLES),
-            ),
-        ),
+        dynamics.losses(ROLES, TRAINED, "The extended paper has the like", claims=(
+            Claim("features-are-better", "least squares on the true features has less than half the loss of least "
+                  "squares on elements", main.ratio("features", "linear"), below(0.5),
+                  ours("premise: these dynamics are not linear"), over="algorithms", at_least=1, about="algorithms"),
+            Claim("below-linear", "networks with MLPs have a smaller loss than ridge regression on elements",
+                  dynamics.ratios(main, KINDS, "linear"), below(1.0), printed(EXTENDED), at_least=3),
+            Claim("mlps-are-needed", "every hybrid of a mesa layer with MLPs has a smaller loss than every one without",
+                  dynamics.each_with_each(main, "mesa", "no-mlp"), below(1.0),
+                  ours("the control: what learns the features"), at_least=3),
+            Claim("near-features", "networks with MLPs have at most twice the loss of least squares on the true "
+                  "features", dynamics.ratios(main, KINDS, "features"), below(2.0), printed(EXTENDED), at_least=3),
+            in_context(KINDS, ROLES),
+        )),
     ),
     deviations=(
         *DEVIATIONS,

@@ -103,87 +103,52 @@ STUDY = Study(
         converged("mesa", id="mesa-converged"),
         dynamics.best_ridge(),
         dynamics.tuned_steps("gd", "comparison"),
-        Claim(
-            "no-better-sums", "no trained linear layer has a smaller loss than tuned sums of pairs",
-            main.ratio("linear", "sums"), above(0.995), ours("premise"), about="algorithms",
-        ),
+        Claim("no-better-sums", "no trained linear layer has a smaller loss than tuned sums of pairs",
+              main.ratio("linear", "sums"), above(0.995), ours("premise"), about="algorithms"),
         midpoint("interpolation"),
     ),
     figures=(
-        dynamics.losses(
-            ROLES, ("linear", "mesa"), "Thesis: Fig. 3.2",
-            claims=(
-                Claim(
-                    "one-step", "each linear layer's loss is within 2 % of that of one tuned step of gradient descent",
-                    main.ratio("linear", "gd"), two_sided(0.02), printed("Fig. 3.2 C"),
-                    reported=Reported(0.993, "authors' stored results"),
-                ),
-                Claim(
-                    "one-step-along", "after 10, 20 and 50 elements each linear layer's loss is within 5 % of that of "
-                    "one tuned step of gradient descent",
-                    along.ratio("linear", "gd"), two_sided(0.05), printed("Fig. 3.2 C"),
-                    reported=Reported((0.994, 0.98, 1.015), "authors' stored results"),
-                ),
-                Claim(
-                    "revalg", "the loss of the algorithm read from a linear layer's blocks is within 2 % of the "
-                    "layer's", main.ratio("revalg", "linear"), two_sided(0.02), printed("Fig. 3.2 B"),
-                ),
-                Claim(
-                    "interpolation", "the loss halfway to the read algorithm is within 3 % of that of the layer",
-                    path.ratio("middle", "trained"), two_sided(0.03), printed("Fig. 3.2 B"),
-                    premises=(*LINEAR, "midpoint"),
-                ),
-                Claim(
-                    "mesa-at-the-limit", "each mesa layer's loss is within 1.5 % of that of ridge regression on all "
-                    "known pairs", main.ratio("mesa", "limit"), two_sided(0.015), printed("Fig. 3.2 C"), premises=MESA,
-                    reported=Reported(1.005, "authors' stored results, against 0.1893"),
-                ),
-                Claim(
-                    "mesa-at-the-limit-late", "after 11, 20 and 50 elements each mesa layer's loss is within 10 % of "
-                    "that of ridge regression", late.ratio("mesa", "limit"), two_sided(0.1),
-                    ours("99 % of the loss is made by the first ten elements"), premises=MESA,
-                ),
-                Claim(
-                    "mesa-below-linear", "each mesa layer's loss is less than a quarter of that of linear layers",
-                    dynamics.each_with_each(main, "mesa", "linear"), below(0.25), printed("Fig. 3.2"),
-                    premises=(*LINEAR, *MESA),
-                ),
-            ),
-        ),
-        dynamics.weights_figure(
-            "Products of weights of the first seed, each over its largest entry, in blocks for the prediction, s_t and "
-            "s_{t-1}. Thesis: Fig. 3.10.", 1, (9, 2.6),
-            claims=(
-                Claim(
-                    "reduced", "with only the coefficients of a gradient step, lambda_A3 and lambda_A4, the loss is at "
-                    "most 6 % larger", main.ratio("reduced", "linear"), below(1.06), printed("Table 3.1"),
-                    reported=Reported((1.01, 1.012, 1.053, 1.018, 1.013)),
-                ),
-                Claim(
-                    "ablated", "without lambda_A3 and lambda_A4 the loss is more than half as large again",
-                    main.ratio("ablated", "linear"), above(1.5), printed("Table 3.1"),
-                    reported=Reported((1.937, 1.943, 1.973, 1.951, 1.928)),
-                ),
-                Claim(
-                    "step-size", "lambda_A3 is the tuned step size, within 5 %",
-                    read["now"].map(lambda now: now[:, 2], "lambda_A3") / read["eta"], two_sided(0.05),
-                    printed("Table 3.1"), quantifier="mean",
-                ),
-                Claim(
-                    "blocks", "multiples of I have more than 90 % of each head's squared weights between s_t and "
-                    "s_{t-1}, and from them to the prediction", read["explained"], above(0.9),
-                    printed("Fig. 3.10"), quantifier="mean",
-                ),
-                Claim(
-                    "second-head", "a second head lowers the loss", dynamics.each_with_each(main, "one-head", "linear"),
-                    above(1.0), printed("section 3.7.3.1"),
-                ),
-                Claim(
-                    "more-heads", "four heads lower the loss of two by less than 0.5 %",
-                    dynamics.each_with_each(main, "four-heads", "linear"), above(0.995), printed("section 3.7.3.1"),
-                ),
-            ),
-        ),
+        dynamics.losses(ROLES, ("linear", "mesa"), "Thesis: Fig. 3.2", claims=(
+            Claim("one-step", "each linear layer's loss is within 2 % of that of one tuned step of gradient descent",
+                  main.ratio("linear", "gd"), two_sided(0.02), printed("Fig. 3.2 C"),
+                  reported=Reported(0.993, "authors' stored results")),
+            Claim("one-step-along", "after 10, 20 and 50 elements each linear layer's loss is within 5 % of that of "
+                  "one tuned step of gradient descent", along.ratio("linear", "gd"), two_sided(0.05),
+                  printed("Fig. 3.2 C"), reported=Reported((0.994, 0.98, 1.015), "authors' stored results")),
+            Claim("revalg", "the loss of the algorithm read from a linear layer's blocks is within 2 % of the layer's",
+                  main.ratio("revalg", "linear"), two_sided(0.02), printed("Fig. 3.2 B")),
+            Claim("interpolation", "the loss halfway to the read algorithm is within 3 % of that of the layer",
+                  path.ratio("middle", "trained"), two_sided(0.03), printed("Fig. 3.2 B"),
+                  premises=(*LINEAR, "midpoint")),
+            Claim("mesa-at-the-limit", "each mesa layer's loss is within 1.5 % of that of ridge regression on all "
+                  "known pairs", main.ratio("mesa", "limit"), two_sided(0.015), printed("Fig. 3.2 C"), premises=MESA,
+                  reported=Reported(1.005, "authors' stored results, against 0.1893")),
+            Claim("mesa-at-the-limit-late", "after 11, 20 and 50 elements each mesa layer's loss is within 10 % of "
+                  "that of ridge regression", late.ratio("mesa", "limit"), two_sided(0.1),
+                  ours("99 % of the loss is made by the first ten elements"), premises=MESA),
+            Claim("mesa-below-linear", "each mesa layer's loss is less than a quarter of that of linear layers",
+                  dynamics.each_with_each(main, "mesa", "linear"), below(0.25), printed("Fig. 3.2"),
+                  premises=(*LINEAR, *MESA)),
+        )),
+        dynamics.weights_figure("Products of weights of the first seed, each over its largest entry, in blocks for the "
+                                "prediction, s_t and s_{t-1}. Thesis: Fig. 3.10.", 1, (9, 2.6), claims=(
+            Claim("reduced", "with only the coefficients of a gradient step, lambda_A3 and lambda_A4, the loss is at "
+                  "most 6 % larger", main.ratio("reduced", "linear"), below(1.06), printed("Table 3.1"),
+                  reported=Reported((1.01, 1.012, 1.053, 1.018, 1.013))),
+            Claim("ablated", "without lambda_A3 and lambda_A4 the loss is more than half as large again",
+                  main.ratio("ablated", "linear"), above(1.5), printed("Table 3.1"),
+                  reported=Reported((1.937, 1.943, 1.973, 1.951, 1.928))),
+            Claim("step-size", "lambda_A3 is the tuned step size, within 5 %",
+                  read["now"].map(lambda now: now[:, 2], "lambda_A3") / read["eta"], two_sided(0.05),
+                  printed("Table 3.1"), quantifier="mean"),
+            Claim("blocks", "multiples of I have more than 90 % of each head's squared weights between s_t and "
+                  "s_{t-1}, and from them to the prediction",
+                  read["explained"], above(0.9), printed("Fig. 3.10"), quantifier="mean"),
+            Claim("second-head", "a second head lowers the loss",
+                  dynamics.each_with_each(main, "one-head", "linear"), above(1.0), printed("section 3.7.3.1")),
+            Claim("more-heads", "four heads lower the loss of two by less than 0.5 %",
+                  dynamics.each_with_each(main, "four-heads", "linear"), above(0.995), printed("section 3.7.3.1")),
+        )),
     ),
     deviations=(
         "The learning rate of linear layers is 1e-3 in place of 2e-4, that of mesa layers 1e-2 in place of 4e-4, "

@@ -59,43 +59,25 @@ STUDY = Study(
     at_least=3,
     claims=(converged(*KINDS, at_least=3, most=0.02),),
     figures=(
-        dynamics.losses(
-            ROLES, KINDS, "The extended paper has the like", d=5,
-            claims=(
-                Claim(
-                    "three-are-needed", "after 50 elements the error of least squares on the last three elements is "
-                    "less than a tenth of that on one or two", ON_THREE, below(0.1),
-                    derived("the state has width 15, an element 5"), over="algorithms", at_least=2, about="algorithms",
-                ),
-                Claim(
-                    "several-elements", "networks of both kinds have a smaller loss than ridge regression on single "
-                    "elements", dynamics.ratios(main, KINDS, "one"), below(1.0),
-                    printed(EXTENDED),
-                ),
-                Claim(
-                    "beyond-two", "after 50 elements networks of both kinds have a smaller error than ridge regression "
-                    "on two elements", OVER_TWO, below(1.0),
-                    derived("the state needs three"),
-                ),
-                raw_tokens.in_context(KINDS, ROLES),
-            ),
-        ),
-        raw_tokens.sensitivity_figure(
-            {name: ROLES[name][1] for name in KINDS} | {"untrained": "untrained"}, "The extended paper has the like",
-            claims=(
-                Claim(
-                    "copies-two-back", "after the first layer, tokens are more than 1.5 times as sensitive to the "
-                    "element two before as to any four or more before",
-                    copying_of_each(KINDS, 2, 4), above(1.5), printed(EXTENDED),
-                    quantifier="mean",
-                ),
-                Claim(
-                    "untrained-copies", "in untrained networks, tokens are less than 1.5 times as sensitive to the "
-                    "element two before as to any four or more before", copying("untrained", 2, 4), below(1.5),
-                    ours("a null control"), quantifier="mean", about="algorithms",
-                ),
-            ),
-        ),
+        dynamics.losses(ROLES, KINDS, "The extended paper has the like", d=5, claims=(
+            Claim("three-are-needed", "after 50 elements the error of least squares on the last three elements is less "
+                  "than a tenth of that on one or two", ON_THREE, below(0.1),
+                  derived("the state has width 15, an element 5"), over="algorithms", at_least=2, about="algorithms"),
+            Claim("several-elements", "networks of both kinds have a smaller loss than ridge regression on single "
+                  "elements", dynamics.ratios(main, KINDS, "one"), below(1.0), printed(EXTENDED)),
+            Claim("beyond-two", "after 50 elements networks of both kinds have a smaller error than ridge regression "
+                  "on two elements", OVER_TWO, below(1.0), derived("the state needs three")),
+            raw_tokens.in_context(KINDS, ROLES),
+        )),
+        raw_tokens.sensitivity_figure({name: ROLES[name][1] for name in KINDS} | {"untrained": "untrained"},
+                                      "The extended paper has the like", claims=(
+            Claim("copies-two-back", "after the first layer, tokens are more than 1.5 times as sensitive to the "
+                  "element two before as to any four or more before",
+                  copying_of_each(KINDS, 2, 4), above(1.5), printed(EXTENDED), quantifier="mean"),
+            Claim("untrained-copies", "in untrained networks, tokens are less than 1.5 times as sensitive to the "
+                  "element two before as to any four or more before", copying("untrained", 2, 4), below(1.5),
+                  ours("a null control"), quantifier="mean", about="algorithms"),
+        )),
     ),
     deviations=(
         *raw_tokens.DEVIATIONS,

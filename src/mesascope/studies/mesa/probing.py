@@ -58,12 +58,9 @@ def shuffled_targets(targets: Collection[str], names: Collection[str]) -> Claim:
         found = [r[f"{target}-probe"].ratio(f"{name}-shuffled", "constant") for target in targets for name in names]
         return np.array([np.concatenate([one.ravel() for one in own]).mean() for own in zip(*found, strict=True)])
 
-    return Claim(
-        "shuffled-targets", "probes of shuffled targets err more than the mean of the targets",
-        ratios, above(1.0),
-        ours("premise"), quantifier="every", at_least=3, about="algorithms",
-        measures="error of such a probe / of the mean of the targets, mean over layers and times",
-    )  # fmt: skip
+    return Claim("shuffled-targets", "probes of shuffled targets err more than the mean of the targets",
+                 ratios, above(1.0), ours("premise"), quantifier="every", at_least=3, about="algorithms",
+                 measures="error of such a probe / of the mean of the targets, mean over layers and times")  # fmt: skip
 
 
 def probe_panel(target: str, title: str, shown: Shown) -> Lines:

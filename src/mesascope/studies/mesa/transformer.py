@@ -116,108 +116,62 @@ STUDY = Study(
         dynamics.tuned_steps("gd", "comparison"),
     ),
     figures=(
-        dynamics.losses(
-            ROLES, LAYERS, "Thesis: Fig. 3.4 A",
-            claims=(
-                Claim(
-                    "mesa-best", "every hybrid with a mesa layer has a smaller loss than every network of seven "
-                    "softmax layers",
-                    dynamics.each_with_each(main, "mesa", "softmax"), below(1.0), printed("Fig. 3.4 A"),
-                    premises=LIMITED, reported=Reported(0.862, "authors' stored results"),
-                ),
-                Claim(
-                    "mesa-below-linear", "every hybrid with a mesa layer has a smaller loss than every hybrid of six "
-                    "linear layers", dynamics.each_with_each(main, "mesa", "linear"), below(1.0), printed("Fig. 3.4 A"),
-                    premises=LIMITED,
-                ),
-                Claim(
-                    "mesa-near-the-limit", "each hybrid with a mesa layer has a loss at most 10 % above that of ridge "
-                    "regression on all known pairs", main.ratio("mesa", "limit"), below(1.1), printed("section 3.5.1"),
-                    premises=LIMITED, reported=Reported(1.048, "authors' stored results, against 0.1893"),
-                ),
-                Claim(
-                    "below-one-step",
-                    "the loss of seven softmax layers is less than two fifths of that of one tuned step of gradient "
-                    "descent", main.ratio("softmax", "gd"), below(0.4), printed("section 3.5.1"),
-                    premises=("converged", "gd-at-its-optimum"), reported=Reported(0.256, "authors' stored results"),
-                ),
-            ),
-        ),
-        raw_tokens.sensitivity_figure(
-            {name: ROLES[name][1] for name in LAYERS} | {"untrained": "untrained"}, "Thesis: Figs. 3.4 B and 3.8 A",
-            claims=(
-                Claim(
-                    "copies", "after the first layer, tokens are twice as sensitive to the element before as to any "
-                    "earlier one, in networks of all kinds", copying_of_each(LAYERS), above(2.0), printed("Fig. 3.4 B"),
-                    quantifier="mean", premises=TRAINED,
-                ),
-                Claim(
-                    "untrained-copies", "in untrained networks, tokens are less than twice as sensitive to the element "
-                    "before as to any earlier one", copying("untrained"), below(2.0),
-                    ours("a null control"), quantifier="mean", about="algorithms",
-                ),
-            ),
-        ),
-        Figure(
-            "attention", "Attention of the first layer's heads, first seed, means over sequences; rows attend to "
-            "columns. Thesis: section 3.7.4.", study.Matrices(_attention, 1.0, 3), size=(9, 6.6),
-            claims=(
-                Claim(
-                    "attends-before", "a head of the first layer gives the element before more than half of its "
-                    "attention", ATTENTION_BEFORE, above(0.5), printed("section 3.5.1, attention maps"),
-                    quantifier="mean", premises=TRAINED,
-                ),
-            ),
-        ),
-        Figure(
-            "probes", "Errors of linear probes on sequences held out, by layer; 0 is before the first. Thesis: Figs. "
-            "3.4 C and D, 3.8 B and C, 3.13.",
-            tuple(probing.probe_panel(target, title, PROBED) for target, title in TARGETS.items()), shared_legend=True,
-            claims=(
-                probing.shuffled_targets(("next", "preconditioned"), (*DEEP, "untrained")),
-                Claim(
-                    "next-improves", "the probe of the next element errs less after each of seven softmax layers than "
-                    "before it", improvement("next", "softmax"), below(1.0), printed("Fig. 3.4 C"),
-                ),
-                Claim(
-                    "jump", "the last of seven softmax layers lowers the probe's error by a larger factor than all "
-                    "layers before together", _jump("softmax"), below(1.0), printed("Fig. 3.4 C"),
-                ),
-                Claim(
-                    "hybrid-jump", "the last of six linear layers lowers the probe's error by a larger factor than all "
-                    "layers before together", _jump("linear"), below(1.0),
-                    printed("Fig. 3.8 B"),
-                ),
-                Claim(
-                    "preconditions", "the probe of the preconditioned input errs less after each of the first four of "
-                    "seven softmax layers than before it", improvement("preconditioned", "softmax", slice(4)),
-                    below(1.0), printed("Fig. 3.4 D"),
-                ),
-                Claim(
-                    "hybrid-preconditions", "the probe of the preconditioned input errs less after each layer but the "
-                    "last, of softmax and six linear layers",
-                    improvement("preconditioned", "linear", slice(6)), below(1.0), printed("Fig. 3.8 C"),
-                ),
-                Claim(
-                    "hybrid-gives-up", "the probe of the preconditioned input errs more after the last of six linear "
-                    "layers than before it",
-                    improvement("preconditioned", "linear", slice(6, None)), above(1.0), printed("Fig. 3.8 C"),
-                ),
-                Claim(
-                    "untrained", "the probes of both targets err a fifth less on trained networks of seven softmax "
-                    "layers than on untrained ones", OF_UNTRAINED, below(0.8), ours("a null control"),
-                ),
-                Claim(
-                    "implicit-step", "one gradient step on the input decoded before the last layer errs less than one "
-                    "on the input itself, after 20 and 40 elements", STEP_ON_DECODED, below(1.0),
-                    printed("Fig. 3.13"),
-                ),
-            ),
-        ),
-        dynamics.weights_figure(
-            "Products of weights of the first two linear layers of a hybrid, first seed, each over its largest entry. "
-            "Thesis: Fig. 3.12.", 4, (9, 8.6),
-        ),
+        dynamics.losses(ROLES, LAYERS, "Thesis: Fig. 3.4 A", claims=(
+            Claim("mesa-best", "every hybrid with a mesa layer has a smaller loss than every network of seven softmax "
+                  "layers", dynamics.each_with_each(main, "mesa", "softmax"), below(1.0), printed("Fig. 3.4 A"),
+                  premises=LIMITED, reported=Reported(0.862, "authors' stored results")),
+            Claim("mesa-below-linear", "every hybrid with a mesa layer has a smaller loss than every hybrid of six "
+                  "linear layers",
+                  dynamics.each_with_each(main, "mesa", "linear"), below(1.0), printed("Fig. 3.4 A"), premises=LIMITED),
+            Claim("mesa-near-the-limit", "each hybrid with a mesa layer has a loss at most 10 % above that of ridge "
+                  "regression on all known pairs", main.ratio("mesa", "limit"), below(1.1), printed("section 3.5.1"),
+                  premises=LIMITED, reported=Reported(1.048, "authors' stored results, against 0.1893")),
+            Claim("below-one-step", "the loss of seven softmax layers is less than two fifths of that of one tuned "
+                  "step of gradient descent", main.ratio("softmax", "gd"), below(0.4), printed("section 3.5.1"),
+                  premises=("converged", "gd-at-its-optimum"), reported=Reported(0.256, "authors' stored results")),
+        )),
+        raw_tokens.sensitivity_figure({name: ROLES[name][1] for name in LAYERS} | {"untrained": "untrained"},
+                                      "Thesis: Figs. 3.4 B and 3.8 A", claims=(
+            Claim("copies", "after the first layer, tokens are twice as sensitive to the element before as to any "
+                  "earlier one, in networks of all kinds",
+                  copying_of_each(LAYERS), above(2.0), printed("Fig. 3.4 B"), quantifier="mean", premises=TRAINED),
+            Claim("untrained-copies", "in untrained networks, tokens are less than twice as sensitive to the element "
+                  "before as to any earlier one",
+                  copying("untrained"), below(2.0), ours("a null control"), quantifier="mean", about="algorithms"),
+        )),
+        Figure("attention", "Attention of the first layer's heads, first seed, means over sequences; rows attend to "
+               "columns. Thesis: section 3.7.4.", study.Matrices(_attention, 1.0, 3), size=(9, 6.6), claims=(
+            Claim("attends-before", "a head of the first layer gives the element before more than half of its "
+                  "attention", ATTENTION_BEFORE, above(0.5), printed("section 3.5.1, attention maps"),
+                  quantifier="mean", premises=TRAINED),
+        )),
+        Figure("probes", "Errors of linear probes on sequences held out, by layer; 0 is before the first. Thesis: "
+               "Figs. 3.4 C and D, 3.8 B and C, 3.13.",
+               tuple(probing.probe_panel(target, title, PROBED) for target, title in TARGETS.items()),
+               shared_legend=True, claims=(
+            probing.shuffled_targets(("next", "preconditioned"), (*DEEP, "untrained")),
+            Claim("next-improves", "the probe of the next element errs less after each of seven softmax layers than "
+                  "before it", improvement("next", "softmax"), below(1.0), printed("Fig. 3.4 C")),
+            Claim("jump", "the last of seven softmax layers lowers the probe's error by a larger factor than all "
+                  "layers before together", _jump("softmax"), below(1.0), printed("Fig. 3.4 C")),
+            Claim("hybrid-jump", "the last of six linear layers lowers the probe's error by a larger factor than all "
+                  "layers before together", _jump("linear"), below(1.0), printed("Fig. 3.8 B")),
+            Claim("preconditions", "the probe of the preconditioned input errs less after each of the first four of "
+                  "seven softmax layers than before it",
+                  improvement("preconditioned", "softmax", slice(4)), below(1.0), printed("Fig. 3.4 D")),
+            Claim("hybrid-preconditions", "the probe of the preconditioned input errs less after each layer but the "
+                  "last, of softmax and six linear layers",
+                  improvement("preconditioned", "linear", slice(6)), below(1.0), printed("Fig. 3.8 C")),
+            Claim("hybrid-gives-up", "the probe of the preconditioned input errs more after the last of six linear "
+                  "layers than before it",
+                  improvement("preconditioned", "linear", slice(6, None)), above(1.0), printed("Fig. 3.8 C")),
+            Claim("untrained", "the probes of both targets err a fifth less on trained networks of seven softmax "
+                  "layers than on untrained ones", OF_UNTRAINED, below(0.8), ours("a null control")),
+            Claim("implicit-step", "one gradient step on the input decoded before the last layer errs less than one on "
+                  "the input itself, after 20 and 40 elements", STEP_ON_DECODED, below(1.0), printed("Fig. 3.13")),
+        )),
+        dynamics.weights_figure("Products of weights of the first two linear layers of a hybrid, first seed, each over "
+                                "its largest entry. Thesis: Fig. 3.12.", 4, (9, 8.6)),
     ),
     deviations=(
         *raw_tokens.DEVIATIONS,

@@ -181,11 +181,9 @@ def _wider(quantity: str, words: str, compare: Any) -> Reading:
 
 def _printed(quantity: str, method: str, name: str) -> Claim:
     values = PRINTED[method][quantity]
-    return Claim(
-        name, f"{method}'s {WORDS[quantity]} is within 1.5 points of the thesis', on each stream",
-        _of(quantity, method).map(lambda found: found - np.array(values), f"{WORDS[quantity]} - the thesis'"),
-        study.two_sided(1.5, around=0.0), TABLE, at_least=10, reported=study.Reported(values),
-    )  # fmt: skip
+    return Claim(name, f"{method}'s {WORDS[quantity]} is within 1.5 points of the thesis', on each stream",
+                 _of(quantity, method).map(lambda found: found - np.array(values), f"{WORDS[quantity]} - the thesis'"),
+                 study.two_sided(1.5, around=0.0), TABLE, at_least=10, reported=study.Reported(values))  # fmt: skip
 
 
 def _bar(quantity: str, stream: str) -> Lines:
@@ -231,93 +229,62 @@ STUDY = Study(
     quantifier="mean",
     claims=(),
     figures=(
-        Figure(
-            "table", "Retained accuracy on all tasks at the end, and the change of each task's accuracy since it was "
-            "learned: one mark a seed, and the means of Table 4.5 of the thesis.",
-            tuple(_bar(quantity, stream) for quantity in WORDS for stream in STREAMS), size=(13, 6.5),
-            shared_legend=True,
-            claims=(
-                Claim(
-                    "learns", "La-MAML's retained accuracy is above 30 % on each stream, where chance is 10 %",
-                    _of("retained", "La-MAML"), above(30.0), ours("premise"),
-                ),
-                _printed("retained", "La-MAML", "la-maml-retains"),
-                _printed("transfer", "La-MAML", "la-maml-forgets"),
-                _printed("retained", "sparse-La-MAML", "sparse-retains"),
-                _printed("transfer", "sparse-La-MAML", "sparse-forgets"),
-                Claim(
-                    "above-baselines", "La-MAML and sparse-La-MAML retain more accuracy than descent without memory "
-                    "and than GEM, on each stream", _above(LEARNED, ("SGD", "GEM")), above(0.0), TABLE,
-                ),
-                Claim(
-                    "above-replay", "La-MAML and sparse-La-MAML retain more accuracy than experience replay with the "
-                    "same memory", _above(LEARNED, ("replay",)), above(0.0), ours("whether looking ahead helps"),
-                ),
-                Claim(
-                    "above-mer", "La-MAML and sparse-La-MAML retain at most half a point less accuracy than MER, on "
-                    "each stream", _above(LEARNED, ("MER",)),
-                    above(-0.5), TABLE, premises=("learns",),
-                ),
-                Claim(
-                    "masks-are-enough", "masks alone retain at most half a point less accuracy than learned rates, on "
-                    "each stream", _above(("sparse-La-MAML",), ("La-MAML",)), above(-0.5), TABLE, premises=("learns",),
-                ),
-            ),
-        ),
-        Figure(
-            "closed", "Percent of each parameter's entries that do not change while a network learns turned images; "
-            "mean and range over seeds. Thesis: Fig. 4.3, left and centre.",
-            tuple(_shares(f"rotations {method}", method) for method in LEARNED), columns=2, shared_legend=True,
-            claims=(
-                Claim(
-                    "closes", "at least a tenth of the last layer's weights are closed at the end, with rates and with "
-                    "masks", beside([_closed(method).at((slice(None), 2), "of the last layer") for method in LEARNED],
-                           "percent of the last layer's weights closed at the end of rotations"),
-                    above(10.0), study.printed("Fig. 4.3 left, centre"),
-                ),
-                Claim(
-                    "closes-towards-output", "the share of closed weights grows from each layer to the next",
-                    beside([_closed(method).map(lambda shares: np.diff(shares, axis=1), method) for method in LEARNED],
-                           "points of closed weights of a layer above the one before"),
-                    above(0.0), study.printed("Fig. 4.3 left, centre"),
-                ),
-            ),
-        ),
-        Figure(
-            "widths", "Percent of all weights that no longer change after turned images, and what is retained of them, "
-            "by the width of a network that learns masks; mean and range over seeds. Thesis: Fig. 4.3, right.", (
-                Lines("", "width", "closed (%)", [Line(widths["width"], widths["closed"], "gd", "closed", marks="o-")],
-                      log="x"),
-                Lines("", "width", "retained accuracy (%)",
-                      [Line(widths["width"], widths["retained"], "trained", "retained", marks="o-")], log="x"),
-            ), columns=2,
-            claims=(
-                Claim(
-                    "less-in-large", "the widest networks close less than half as many of their weights as the "
-                    "narrowest", _wider("closed", "percent closed of the narrowest less twice that of the widest",
-                           lambda narrow, wide: narrow - 2 * wide),
-                    above(0.0), study.printed("Fig. 4.3 right"),
-                ),
-                Claim(
-                    "more-retained-in-large", "wider networks retain more accuracy than the narrowest",
-                    _wider("retained", "points of retained accuracy of the widest above the narrowest",
-                           lambda narrow, wide: wide - narrow),
-                    above(0.0), study.printed("Fig. 4.3 right"),
-                ),
-            ),
-        ),
-        Figure(
-            "passes", "Percent of entries that do not change where La-MAML sees each task several times; mean and "
-            "range over seeds. Thesis: Fig. 4.4.", (_shares("passes", looks=LOOKS),), columns=1, size=(7, 3.5),
-            claims=(
-                Claim(
-                    "closes-at-switches", "in several passes, more weights are closed in the first tenth of a task "
-                    "than in its last", stage("passes")["closed"].map(
-                        _at_switches, "points closed in the first tenth of a task less those in its last"),
-                    above(0.0), study.printed("Fig. 4.4"),
-                ),
-            ),
-        ),
+        Figure("table", "Retained accuracy on all tasks at the end, and the change of each task's accuracy since it "
+               "was learned: one mark a seed, and the means of Table 4.5 of the thesis.",
+               tuple(_bar(quantity, stream) for quantity in WORDS for stream in STREAMS), size=(13, 6.5),
+               shared_legend=True, claims=(
+            Claim("learns", "La-MAML's retained accuracy is above 30 % on each stream, where chance is 10 %",
+                  _of("retained", "La-MAML"), above(30.0), ours("premise")),
+            _printed("retained", "La-MAML", "la-maml-retains"),
+            _printed("transfer", "La-MAML", "la-maml-forgets"),
+            _printed("retained", "sparse-La-MAML", "sparse-retains"),
+            _printed("transfer", "sparse-La-MAML", "sparse-forgets"),
+            Claim("above-baselines", "La-MAML and sparse-La-MAML retain more accuracy than descent without memory and "
+                  "than GEM, on each stream", _above(LEARNED, ("SGD", "GEM")), above(0.0), TABLE),
+            Claim("above-replay", "La-MAML and sparse-La-MAML retain more accuracy than experience replay with the "
+                  "same memory", _above(LEARNED, ("replay",)), above(0.0), ours("whether looking ahead helps")),
+            Claim("above-mer", "La-MAML and sparse-La-MAML retain at most half a point less accuracy than MER, on each "
+                  "stream", _above(LEARNED, ("MER",)), above(-0.5), TABLE, premises=("learns",)),
+            Claim("masks-are-enough", "masks alone retain at most half a point less accuracy than learned rates, on "
+                  "each stream", _above(("sparse-La-MAML",), ("La-MAML",)), above(-0.5), TABLE, premises=("learns",)),
+        )),
+        Figure("closed", "Percent of each parameter's entries that do not change while a network learns turned images; "
+               "mean and range over seeds. Thesis: Fig. 4.3, left and centre.",
+               tuple(_shares(f"rotations {method}", method) for method in LEARNED), columns=2, shared_legend=True,
+               claims=(
+            Claim("closes", "at least a tenth of the last layer's weights are closed at the end, with rates and with "
+                  "masks",
+                  beside([_closed(method).at((slice(None), 2), "of the last layer") for method in LEARNED],
+                         "percent of the last layer's weights closed at the end of rotations"), above(10.0),
+                  study.printed("Fig. 4.3 left, centre")),
+            Claim("closes-towards-output", "the share of closed weights grows from each layer to the next",
+                  beside([_closed(method).map(lambda shares: np.diff(shares, axis=1), method) for method in LEARNED],
+                         "points of closed weights of a layer above the one before"), above(0.0),
+                  study.printed("Fig. 4.3 left, centre")),
+        )),
+        Figure("widths", "Percent of all weights that no longer change after turned images, and what is retained of "
+               "them, by the width of a network that learns masks; mean and range over seeds. Thesis: Fig. 4.3, "
+               "right.", (
+            Lines("", "width", "closed (%)", [Line(widths["width"], widths["closed"], "gd", "closed", marks="o-")],
+                  log="x"),
+            Lines("", "width", "retained accuracy (%)",
+                  [Line(widths["width"], widths["retained"], "trained", "retained", marks="o-")], log="x"),
+        ), columns=2, claims=(
+            Claim("less-in-large", "the widest networks close less than half as many of their weights as the narrowest",
+                  _wider("closed", "percent closed of the narrowest less twice that of the widest",
+                         lambda narrow, wide: narrow - 2 * wide), above(0.0), study.printed("Fig. 4.3 right")),
+            Claim("more-retained-in-large", "wider networks retain more accuracy than the narrowest",
+                  _wider("retained", "points of retained accuracy of the widest above the narrowest",
+                         lambda narrow, wide: wide - narrow), above(0.0), study.printed("Fig. 4.3 right")),
+        )),
+        Figure("passes", "Percent of entries that do not change where La-MAML sees each task several times; mean and "
+               "range over seeds. Thesis: Fig. 4.4.", (_shares("passes", looks=LOOKS),), columns=1, size=(7, 3.5),
+               claims=(
+            Claim("closes-at-switches", "in several passes, more weights are closed in the first tenth of a task than "
+                  "in its last",
+                  stage("passes")["closed"].map(_at_switches, "points closed in the first tenth of a task less those "
+                                                "in its last"), above(0.0), study.printed("Fig. 4.4")),
+        )),
     ),
     deviations=(
         "Ten seeds in place of five: the intervals are of Student's t at 99.9 %.",

@@ -167,52 +167,33 @@ STUDY = Study(
     quantifier="mean",
     claims=(),
     figures=(
-        Figure(
-            "accuracy",
-            "Accuracy on each batch before it is learned from, mean over a stream, each seed. Thesis: Table 4.6.",
-            (study.strip("accuracy (%)", METHODS, lambda r: {
-                f"tasks stay with probability {stay}": totals for stay, totals in _totals(r).items()}),),
-            columns=1, size=(10, 3.6),
-            claims=(
-                Claim(
-                    "learns", "continual MAML's accuracy along a stream is above 40 %, where chance is 20 %",
-                    _each("total", "accuracy before learning in percent, mean over a stream", "maml"), above(40.0),
-                    ours("premise"), premises=(),
-                ),
-                Claim(
-                    "surprised",
-                    "on a task's first batch, the accuracy of every method is within 20 points of chance",
-                    _each("surprised", "points of accuracy above chance, mean over first batches", *METHODS),
-                    study.two_sided(20.0, around=0.0),
-                    ours("a null control: nobody knows how a task numbers its classes"), premises=("learns",),
-                ),
-                Claim(
-                    "above-online", "continual MAML is more accurate than online SGD, online Adam and fine-tuning",
-                    _above("maml", "online-sgd", "online-adam", "fine-tuning"), above(0.0), study.printed(TABLE),
-                ),
-                Claim(
-                    "masks-help", "continual MAML is more accurate with masks than without",
-                    _above("sparse-maml", "maml"), above(0.0),
-                    study.printed(TABLE),
-                ),
-                Claim(
-                    "relu-helps", "continual MAML is more accurate with rectified rates than without",
-                    _above("sparse-relu-maml", "maml"), above(0.0),
-                    study.printed(TABLE),
-                ),
-            ),
-        ),
-        Figure(
-            "closed", "Percent of entries that inner steps do not change, along a stream; mean and range over seeds.",
-            (study.Lines("", "share of the stream", "closed (%)", _closed),), columns=1, size=(7, 3.4),
-            claims=(
-                Claim(
-                    "closes", "masks that start half closed end more than 52 % closed",
-                    _each("closed", "percent closed", "sparse-maml").at((..., -1), "in the last part of a stream"),
-                    above(52.0), ours("whether sparsity emerges"),
-                ),
-            ),
-        ),
+        Figure("accuracy", "Accuracy on each batch before it is learned from, mean over a stream, each seed. Thesis: "
+               "Table 4.6.", (
+            study.strip("accuracy (%)", METHODS,
+                        lambda r: {
+                            f"tasks stay with probability {stay}": totals for stay, totals in _totals(r).items()}),
+        ), columns=1, size=(10, 3.6), claims=(
+            Claim("learns", "continual MAML's accuracy along a stream is above 40 %, where chance is 20 %",
+                  _each("total", "accuracy before learning in percent, mean over a stream", "maml"), above(40.0),
+                  ours("premise"), premises=()),
+            Claim("surprised", "on a task's first batch, the accuracy of every method is within 20 points of chance",
+                  _each("surprised", "points of accuracy above chance, mean over first batches", *METHODS),
+                  study.two_sided(20.0, around=0.0),
+                  ours("a null control: nobody knows how a task numbers its classes"), premises=("learns",)),
+            Claim("above-online", "continual MAML is more accurate than online SGD, online Adam and fine-tuning",
+                  _above("maml", "online-sgd", "online-adam", "fine-tuning"), above(0.0), study.printed(TABLE)),
+            Claim("masks-help", "continual MAML is more accurate with masks than without",
+                  _above("sparse-maml", "maml"), above(0.0), study.printed(TABLE)),
+            Claim("relu-helps", "continual MAML is more accurate with rectified rates than without",
+                  _above("sparse-relu-maml", "maml"), above(0.0), study.printed(TABLE)),
+        )),
+        Figure("closed", "Percent of entries that inner steps do not change, along a stream; mean and range over "
+               "seeds.", (study.Lines("", "share of the stream", "closed (%)", _closed),), columns=1, size=(7, 3.4),
+               claims=(
+            Claim("closes", "masks that start half closed end more than 52 % closed",
+                  _each("closed", "percent closed", "sparse-maml").at((..., -1), "in the last part of a stream"),
+                  above(52.0), ours("whether sparsity emerges")),
+        )),
     ),
     deviations=(
         "Streams of 1,000 batches in place of 10,000, of networks of 16 filters.",

@@ -90,41 +90,28 @@ STUDY = Study(
     quantifier="mean",
     claims=(),
     figures=(
-        Figure(
-            "domains", "Accuracy of each method on tasks of the dataset that it meta-learned on, and of others, each "
-            "seed; MAML and sparse-MAML also before they learn. Thesis: Table 4.4.",
-            (strip("accuracy (%)", SHOWN, lambda r: {"learned on": r["own"], **_elsewhere(r)}),),
-            columns=1, size=(9, 3.8),
-            claims=(
-                Claim(
-                    "learns", "adapted networks classify more than half of the images of their own dataset correctly",
-                    stage("own", maml="accuracy of MAML in percent")["maml"], above(50.0), ours("premise"),
-                ),
-                Claim(
-                    "carries-over", "sparse-MAML is more accurate on each other dataset than the same networks, and "
-                    "those of MAML, before meta-learning", _above("sparse-maml", *UNTRAINED), above(0.0),
-                    ours("premise"),
-                ),
-                Claim(
-                    "maml-carries-over", "MAML is more accurate on each other dataset than the same networks, and "
-                    "those of sparse-MAML, before meta-learning", _above("maml", *UNTRAINED), above(0.0),
-                    ours("its use there"),
-                ),
-                *(
-                    Claim(
-                        f"above-{name}",
-                        f"sparse-MAML is more accurate than {COMPARED[name]} on datasets that neither was trained on",
-                        _above("sparse-maml", name), above(0.0), printed(TABLE), premises=CARRIES,
-                    )
+        Figure("domains", "Accuracy of each method on tasks of the dataset that it meta-learned on, and of others, "
+               "each seed; MAML and sparse-MAML also before they learn. Thesis: Table 4.4.",
+               (strip("accuracy (%)", SHOWN, lambda r: {"learned on": r["own"], **_elsewhere(r)}),), columns=1,
+               size=(9, 3.8), claims=(
+            Claim("learns", "adapted networks classify more than half of the images of their own dataset correctly",
+                  stage("own", maml="accuracy of MAML in percent")["maml"], above(50.0), ours("premise")),
+            Claim("carries-over", "sparse-MAML is more accurate on each other dataset than the same networks, and "
+                  "those of MAML, before meta-learning",
+                  _above("sparse-maml", *UNTRAINED), above(0.0), ours("premise")),
+            Claim("maml-carries-over", "MAML is more accurate on each other dataset than the same networks, and those "
+                  "of sparse-MAML, before meta-learning",
+                  _above("maml", *UNTRAINED), above(0.0), ours("its use there")),
+            *(
+                    Claim(f"above-{name}", f"sparse-MAML is more accurate than {COMPARED[name]} on datasets that "
+                          "neither was trained on",
+                          _above("sparse-maml", name), above(0.0), printed(TABLE), premises=CARRIES)
                     for name in ("maml", "anil", "boil")
                 ),
-                Claim(
-                    "relu-above-maml", "rectified rates are more accurate than MAML on each dataset that neither was "
-                    "trained on", _above("sparse-relu-maml", "maml"), above(0.0),
-                    ours("the other sparse method"), premises=CARRIES,
-                ),
-            ),
-        ),
+            Claim("relu-above-maml", "rectified rates are more accurate than MAML on each dataset that neither was "
+                  "trained on",
+                  _above("sparse-relu-maml", "maml"), above(0.0), ours("the other sparse method"), premises=CARRIES),
+        )),
     ),
     deviations=(
         "From Omniglot to MNIST, Fashion-MNIST and digits in place of miniImageNet to TieredImageNet, CUB and Cars, "

@@ -139,8 +139,8 @@ def by_seed(numbers: Mapping[str, Sequence[Any]]) -> Arrays:
 
 def learns(accuracy: Reading) -> Claim:
     """The premise that meta-learned networks adapt to new classes."""
-    return Claim("learns", "adapted networks classify more than half of the images correctly", accuracy, above(50.0),
-                 ours("premise"), quantifier="mean")  # fmt: skip
+    return Claim("learns", "adapted networks classify more than half of the images correctly",
+                 accuracy, above(50.0), ours("premise"), quantifier="mean")  # fmt: skip
 
 
 def points_above(

@@ -95,41 +95,23 @@ STUDY = Study(
     quantifier="mean",
     claims=(),
     figures=(
-        Figure(
-            "plasticity", "Accuracy on new classes, and percent of entries closed, by the number of inner steps and by "
-            "the inner learning rate; mean and range over seeds. Thesis: Fig. 4.2.", (*ACCURACIES, *SHARES), columns=2,
-            claims=(
-                few_shot.learns(lengths["accuracy maml"].at((slice(None), 0), "with fewest steps")),
-                Claim(
-                    "longer-helps", "sparse-MAML is more accurate with more inner steps",
-                    _gain(lengths["accuracy sparse-maml"], LONGER), above(0.0), printed(FIGURE),
-                ),
-                Claim(
-                    "longer-helps-more", "sparse-MAML gains more accuracy from more inner steps than MAML",
-                    _more(lengths, LONGER), above(0.0),
-                    printed(FIGURE),
-                ),
-                Claim(
-                    "not-maml", "MAML gains less than one point of accuracy from more inner steps",
-                    _gain(lengths["accuracy maml"], LONGER), below(1.0),
-                    printed(FIGURE),
-                ),
-                Claim(
-                    "larger-helps-more", "sparse-MAML gains more accuracy from a larger inner rate than MAML",
-                    _more(rates, LARGER),
-                    above(0.0), printed(FIGURE),
-                ),
-                Claim(
-                    "closes-with-length", "the share of closed entries is a point or more larger with more inner steps",
-                    _gain(lengths["closed"], LONGER), above(1.0), printed(FIGURE),
-                ),
-                Claim(
-                    "closes-with-rate", "the share of closed entries is a point or more larger at larger inner rates",
-                    _gain(rates["closed"], LARGER), above(1.0),
-                    printed(FIGURE),
-                ),
-            ),
-        ),
+        Figure("plasticity", "Accuracy on new classes, and percent of entries closed, by the number of inner steps and "
+               "by the inner learning rate; mean and range over seeds. Thesis: Fig. 4.2.", (*ACCURACIES, *SHARES),
+               columns=2, claims=(
+            few_shot.learns(lengths["accuracy maml"].at((slice(None), 0), "with fewest steps")),
+            Claim("longer-helps", "sparse-MAML is more accurate with more inner steps",
+                  _gain(lengths["accuracy sparse-maml"], LONGER), above(0.0), printed(FIGURE)),
+            Claim("longer-helps-more", "sparse-MAML gains more accuracy from more inner steps than MAML",
+                  _more(lengths, LONGER), above(0.0), printed(FIGURE)),
+            Claim("not-maml", "MAML gains less than one point of accuracy from more inner steps",
+                  _gain(lengths["accuracy maml"], LONGER), below(1.0), printed(FIGURE)),
+            Claim("larger-helps-more", "sparse-MAML gains more accuracy from a larger inner rate than MAML",
+                  _more(rates, LARGER), above(0.0), printed(FIGURE)),
+            Claim("closes-with-length", "the share of closed entries is a point or more larger with more inner steps",
+                  _gain(lengths["closed"], LONGER), above(1.0), printed(FIGURE)),
+            Claim("closes-with-rate", "the share of closed entries is a point or more larger at larger inner rates",
+                  _gain(rates["closed"], LARGER), above(1.0), printed(FIGURE)),
+        )),
     ),
     deviations=(
         "Omniglot in place of miniImageNet, with fewer filters, as in sparse-maml, and 500 outer steps, as most of the "

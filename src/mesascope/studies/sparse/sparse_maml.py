@@ -81,73 +81,44 @@ STUDY = Study(
     quantifier="mean",
     claims=(),
     figures=(
-        Figure(
-            "closed", "Left: percent of entries that inner steps do not change while sparse-MAML meta-learns, by what "
-            "is closed at the start. Centre: by layer, from a half. Right: accuracy on new classes. Mean and range "
-            "over seeds. Thesis: Fig. 4.1.", (
-                _starts("closed", ylim=(0, 100)),
-                Lines("", "outer steps", "closed (%)", _layers, limits={"ylim": (0, 100)}),
-                _starts("accuracy"),
-            ), size=(9.5, 3.4),
-            claims=(
-                Claim(
-                    "closes", "more than 52 % of the entries are closed at the end, from half at the start",
-                    curves["closed"].map(lambda share: 100 * share[:, -1], "percent of all entries closed at the end"),
-                    above(52.0), printed(FIGURE),
-                ),
-                Claim(
-                    "fewer-with-depth", "each layer has a smaller share of closed weights than the layer before", falls,
-                    above(0.0), printed(FIGURE),
-                ),
-                Claim(
-                    "last-is-open", "the output layer's share of closed weights is ten points below the first "
-                    "layer's",
-                    falls.map(lambda points: points.sum(1), "points closed of the first layer above the last"),
-                    above(10.0), printed(FIGURE),
-                ),
-                Claim(
-                    "closes-from-few", "masks that start almost all open close two points or more of their entries",
-                    stage("few-closed")["closed"].map(
-                        lambda share: 100 * np.diff(share[:, [0, -1]], axis=1), "points closed more than at the start"),
-                    above(2.0), printed(FIGURE),
-                ),
-                Claim(
-                    "sparse-start-helps", "sparse-MAML is more accurate if most masks start closed than if few do",
-                    points_above("many-closed", "few-closed"), above(0.0), printed(FIGURE),
-                ),
-            ),
-        ),
-        Figure(
-            "methods", "Accuracy of each method on new classes, each seed; the same tasks and as many outer steps for "
-            "all.",
-            (study.strip("accuracy (%)", METHODS, lambda r: {"each seed": r["accuracy"]}),), columns=1, size=(9, 3.2),
-            claims=(
-                few_shot.learns(stage("accuracy", maml="accuracy of MAML in percent")["maml"]),
-                Claim(
-                    "above-maml", "sparse-MAML is more accurate than MAML at equal cost",
-                    points_above("sparse-maml", "maml"),
-                    above(0.0), printed(TABLE),
-                ),
-                Claim(
-                    "above-frozen", "sparse-MAML is more accurate than ANIL and BOIL, which freeze layers by hand",
-                    points_above("sparse-maml", "anil", "boil"), above(0.0), printed(TABLE),
-                ),
-                Claim(
-                    "as-meta-sgd", "sparse-MAML is at most half a point less accurate than Meta-SGD, which learns "
-                    "every rate", points_above("sparse-maml", "meta-sgd"), above(-0.5), printed(TABLE),
-                ),
-                Claim(
-                    "relu-as-masks", "the accuracies of rectified rates and of masks differ by at most one point",
-                    points_above("sparse-relu-maml", "sparse-maml"), two_sided(1.0, around=0.0), printed(SECTION),
-                ),
-                Claim(
-                    "above-exp", "rectified rates and masks are more accurate than rates that cannot close",
-                    beside([points_above(name, "exp-maml") for name in ("sparse-maml", "sparse-relu-maml")],
-                           "points of accuracy of each above exp-MAML"),
-                    above(0.0), printed(SECTION),
-                ),
-            ),
-        ),
+        Figure("closed", "Left: percent of entries that inner steps do not change while sparse-MAML meta-learns, by "
+               "what is closed at the start. Centre: by layer, from a half. Right: accuracy on new classes. Mean and "
+               "range over seeds. Thesis: Fig. 4.1.", (
+            _starts("closed", ylim=(0, 100)),
+            Lines("", "outer steps", "closed (%)", _layers, limits={"ylim": (0, 100)}),
+            _starts("accuracy"),
+        ), size=(9.5, 3.4), claims=(
+            Claim("closes", "more than 52 % of the entries are closed at the end, from half at the start",
+                  curves["closed"].map(lambda share: 100 * share[:, -1], "percent of all entries closed at the " "end"),
+                  above(52.0), printed(FIGURE)),
+            Claim("fewer-with-depth", "each layer has a smaller share of closed weights than the layer before",
+                  falls, above(0.0), printed(FIGURE)),
+            Claim("last-is-open", "the output layer's share of closed weights is ten points below the first layer's",
+                  falls.map(lambda points: points.sum(1), "points closed of the first layer above the last"),
+                  above(10.0), printed(FIGURE)),
+            Claim("closes-from-few", "masks that start almost all open close two points or more of their entries",
+                  stage("few-closed")["closed"].map(lambda share: 100 * np.diff(share[:, [0, -1]], axis=1),
+                                                    "points closed more than at the start"), above(2.0),
+                  printed(FIGURE)),
+            Claim("sparse-start-helps", "sparse-MAML is more accurate if most masks start closed than if few do",
+                  points_above("many-closed", "few-closed"), above(0.0), printed(FIGURE)),
+        )),
+        Figure("methods", "Accuracy of each method on new classes, each seed; the same tasks and as many outer steps "
+               "for all.", (study.strip("accuracy (%)", METHODS, lambda r: {"each seed": r["accuracy"]}),), columns=1,
+               size=(9, 3.2), claims=(
+            few_shot.learns(stage("accuracy", maml="accuracy of MAML in percent")["maml"]),
+            Claim("above-maml", "sparse-MAML is more accurate than MAML at equal cost",
+                  points_above("sparse-maml", "maml"), above(0.0), printed(TABLE)),
+            Claim("above-frozen", "sparse-MAML is more accurate than ANIL and BOIL, which freeze layers by hand",
+                  points_above("sparse-maml", "anil", "boil"), above(0.0), printed(TABLE)),
+            Claim("as-meta-sgd", "sparse-MAML is at most half a point less accurate than Meta-SGD, which learns every "
+                  "rate", points_above("sparse-maml", "meta-sgd"), above(-0.5), printed(TABLE)),
+            Claim("relu-as-masks", "the accuracies of rectified rates and of masks differ by at most one point",
+                  points_above("sparse-relu-maml", "sparse-maml"), two_sided(1.0, around=0.0), printed(SECTION)),
+            Claim("above-exp", "rectified rates and masks are more accurate than rates that cannot close",
+                  beside([points_above(name, "exp-maml") for name in ("sparse-maml", "sparse-relu-maml")],
+                         "points of accuracy of each above exp-MAML"), above(0.0), printed(SECTION)),
+        )),
     ),
     deviations=(
         "Omniglot, twenty characters from one example of each, in place of miniImageNet, which cannot be passed on; 32 "

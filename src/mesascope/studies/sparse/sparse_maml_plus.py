@@ -80,41 +80,29 @@ STUDY = Study(
     quantifier="mean",
     claims=(),
     figures=(
-        Figure(
-            "noise", "Above: spread of the noise that sparse-MAML+ draws masks from, and percent of entries in which "
-            "two drawn masks differ, before and after meta-learning. Below: accuracy on new classes, and percent of "
-            "entries closed. Each seed. Thesis: Table 4.3.", (
-                _before_and_after(draws["sigma"].map(
-                    lambda sigma: np.stack([np.ones(len(sigma)), sigma], axis=1), "before and after"), "mean |sigma|"),
-                _before_and_after(
-                    beside([draws["differ before"], draws["differ after"]], "both"), "entries that differ (%)"),
-                strip("accuracy (%)", COMPARED, lambda r: {"each seed": r["accuracy"]}),
-                strip("closed (%)", COMPARED, lambda r: {"each seed": r["closed"]}),
-            ), columns=2, size=(11, 6.2), shared_legend=True,
-            claims=(
-                few_shot.learns(accuracy["sparse-maml"]),
-                Claim(
-                    "noise-vanishes", "the mean spread of the noise falls to less than a tenth of its start",
-                    draws["sigma"], below(0.1), printed(SECTION),
-                ),
-                Claim(
-                    "masks-settle",
-                    "masks of two draws differ at the end in less than a tenth of the entries that they differ in at "
-                    "the start",
-                    draws["differ after"] / draws["differ before"], below(0.1), ours("what the noise does"),
-                ),
-                Claim(
-                    "noise-helps", "masks that are drawn during training are more accurate than fixed ones",
-                    few_shot.points_above("sparse-maml-plus", "sparse-maml", names=COMPARED), above(0.0),
-                    printed(SECTION),
-                ),
-                Claim(
-                    "all-close", "each of the three methods closes more than half of all entries",
-                    beside([closed[name] for name in COMPARED], "percent of entries closed by each"), above(50.0),
-                    printed("Table 4.3"),
-                ),
-            ),
-        ),
+        Figure("noise", "Above: spread of the noise that sparse-MAML+ draws masks from, and percent of entries in "
+               "which two drawn masks differ, before and after meta-learning. Below: accuracy on new classes, and "
+               "percent of entries closed. Each seed. Thesis: Table 4.3.", (
+            _before_and_after(draws["sigma"].map(lambda sigma: np.stack([np.ones(len(sigma)), sigma], axis=1),
+                                                 "before and after"), "mean |sigma|"),
+            _before_and_after(beside([draws["differ before"], draws["differ after"]], "both"),
+                              "entries that differ (%)"),
+            strip("accuracy (%)", COMPARED, lambda r: {"each seed": r["accuracy"]}),
+            strip("closed (%)", COMPARED, lambda r: {"each seed": r["closed"]}),
+        ), columns=2, size=(11, 6.2), shared_legend=True, claims=(
+            few_shot.learns(accuracy["sparse-maml"]),
+            Claim("noise-vanishes", "the mean spread of the noise falls to less than a tenth of its start",
+                  draws["sigma"], below(0.1), printed(SECTION)),
+            Claim("masks-settle", "masks of two draws differ at the end in less than a tenth of the entries that they "
+                  "differ in at the start",
+                  draws["differ after"] / draws["differ before"], below(0.1), ours("what the noise does")),
+            Claim("noise-helps", "masks that are drawn during training are more accurate than fixed ones",
+                  few_shot.points_above("sparse-maml-plus", "sparse-maml", names=COMPARED), above(0.0),
+                  printed(SECTION)),
+            Claim("all-close", "each of the three methods closes more than half of all entries",
+                  beside([closed[name] for name in COMPARED], "percent of entries closed by each"), above(50.0),
+                  printed("Table 4.3")),
+        )),
     ),
     deviations=(
         "Omniglot in place of miniImageNet, with fewer filters and outer steps, as in sparse-maml.",
