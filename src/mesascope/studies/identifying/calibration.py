@@ -42,8 +42,6 @@ PART = 4
 
 @frozen
 class Calibration:
-    """Settings of the study."""
-
     trials: Count = 1_000  # Most trials a seed, spread evenly over the candidates and aliens, which seeds share.
     tasks: Annotated[int, msgspec.Meta(ge=8)] = 24  # Tasks of each condition and part.
     seeds: Count = 2  # Sets of trials, each with tasks of its own.
@@ -230,7 +228,6 @@ def _built(name: str, parameters: Mapping[str, Any], known: Mapping[str, Any]) -
 
 
 def measure(lab: study.Lab, settings: Calibration) -> None:
-    """Plant and ask, a few trials at a time."""
     every = len(_subjects())
     trials = min(settings.trials, math.ceil(every / settings.seeds))
     spread = np.linspace(0, every - 1, trials * settings.seeds).round().astype(int).reshape(trials, settings.seeds)

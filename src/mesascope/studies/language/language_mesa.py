@@ -47,8 +47,6 @@ RATES: dict[str, dict[str, float]] = {
 
 @study.frozen
 class LanguageMesa:
-    """Settings of the study."""
-
     training: Training = Training(
         700, 16, learning_rate=6e-3, schedule="cosine", warmup_steps=70, decay_from=0.0, final_rate=0.1,
         optimizer="adamw", betas=(0.9, 0.95), weight_decay=0.1, clip=1.0, evaluate_every=100,
@@ -109,7 +107,6 @@ def _library(part: str) -> str:
 
 
 def measure(lab: study.Lab, settings: LanguageMesa) -> None:
-    """Train every network on the same windows, and judge them on the same other documents."""
     length = settings.context + 1
     windows = settings.text(length)
     watched = settings.text(length, "validation").spread(settings.watch_windows).to(lab.device)

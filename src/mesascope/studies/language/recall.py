@@ -45,8 +45,6 @@ languages, regression = stage("languages"), stage("regression", mse="error", **{
 
 @study.frozen
 class Recall:
-    """Settings of the study."""
-
     training: Training = cosine_plan(1000, 3e-3, batch=32, warmup_steps=100)  # How the networks train.
     tuned: bool = False  # Train each kind at a rate of its own, found on other sequences, in place of training's.
     seeds: Count = 8  # Networks trained of each kind, one a seed.
@@ -91,7 +89,6 @@ class Recall:
 
 
 def measure(lab: study.Lab, settings: Recall) -> None:
-    """Train networks of each kind on each task, and judge them on the same fresh sequences."""
     for task, family in settings.texts().items():
         _judge_text(lab, settings, task, family)
     _judge_regression(lab, settings)

@@ -34,14 +34,11 @@ coefficients = stage("coefficients")
 
 @study.frozen
 class Contracting(dynamics.Constructed):
-    """Settings of the study."""
-
     dynamics: Literal["orthogonal", "contracting"] = "contracting"
     """Maps that sequences follow, but for those of the layers that are compared with."""
 
 
 def measure(lab: study.Lab, settings: Contracting) -> None:
-    """Train layers on both kinds of dynamics, and compare all on both."""
     other = dataclasses.replace(settings, dynamics="orthogonal")
     linear, mesa = settings.single_layer(2), settings.single_layer(4, "mesa")
     networks = {"linear": (linear, settings.training), "mesa": (mesa, settings.mesa)}

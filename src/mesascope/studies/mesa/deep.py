@@ -31,8 +31,6 @@ path = stage("interpolation", trained="six layers")
 
 @study.frozen
 class DeepLayers(probing.Probing, dynamics.Constructed):
-    """Settings of the study."""
-
     init_scale: float = 0.05  # Variance of the initial weights, times depth and fan-in.
     shallow: Training = adamw_plan(2000, 3e-3, batch=128, clip=0.1)  # How networks of two and four layers train.
 
@@ -42,7 +40,6 @@ class DeepLayers(probing.Probing, dynamics.Constructed):
 
 
 def measure(lab: study.Lab, settings: DeepLayers) -> None:
-    """Train networks of each depth, compare, read and probe."""
     family, plans = settings.family(), {"six": settings.training}
     networks = {name: (settings.stack(depth), plans.get(name, settings.shallow)) for name, depth in DEPTHS.items()}
     trained = dynamics.trained_networks(lab, settings, family, networks)

@@ -39,8 +39,6 @@ pairs = stage("pairs")
 
 @study.frozen
 class Prompting(Dynamics):
-    """Settings of the study."""
-
     prompt: Training = plan(1500, 1e-2, batch=64)  # How an EOS element trains, and then a prefix.
 
     def family(self) -> tasks.LinearDynamics:
@@ -49,12 +47,10 @@ class Prompting(Dynamics):
 
 
 def measure(lab: study.Lab, settings: Prompting) -> None:
-    """Train on dynamics, learn prompts, and show pairs."""
     _measure(lab, settings, tasks.FewShotSequence(pairs=PAIRS))
 
 
 def measure_two(lab: study.Lab, settings: Prompting) -> None:
-    """Train on dynamics, learn prompts, and show pairs of two tasks."""
     _measure(lab, settings, tasks.FewShotSequence(pairs=EACH, tasks=2))
 
 

@@ -25,7 +25,6 @@ main = dynamics.labelled(
 
 
 def measure(lab: study.Lab, settings: Transformers) -> None:
-    """Train networks with MLPs and without, and compare with least squares on elements and on features."""
     family = tasks.NonlinearDynamics(length=51)
     networks = {
         "softmax": (transformer("softmax", family.d, 4), settings.training),

@@ -34,7 +34,6 @@ path = stage("interpolation", trained="linear layer")
 
 
 def measure(lab: study.Lab, settings: dynamics.Constructed) -> None:
-    """Train layers of one, two and four heads and mesa layers, and compare."""
     family = settings.family()
     networks = {
         "linear": (settings.single_layer(2), settings.training),

@@ -24,7 +24,6 @@ late = dynamics.after(dynamics.labelled("by-time", ROLES, mse="error"), 50)
 
 
 def measure(lab: study.Lab, settings: Transformers) -> None:
-    """Train both kinds of network, and compare with least squares on one to five elements."""
     family = tasks.ObservedDynamics(length=51)
     plans = {"softmax": settings.training, "mesa": settings.mesa}
     networks = {name: (transformer(name, family.d), plan) for name, plan in plans.items()}

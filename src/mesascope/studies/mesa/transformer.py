@@ -34,15 +34,12 @@ main = dynamics.labelled("comparison", ROLES)
 
 @study.frozen
 class FullTransformers(probing.Probing, raw_tokens.Transformers, dynamics.Dynamics):
-    """Settings of the study."""
-
     # Gradients of linear layers grow with the third power of what they read.
     linear: Training = cosine_plan(2500, 1e-3, batch=64, warmup_steps=250, clip=0.1)
     """How hybrids of a softmax and six linear layers train: gently and not for long, or their loss springs back."""
 
 
 def measure(lab: study.Lab, settings: FullTransformers) -> None:
-    """Train networks of each kind, compare, look into the first layer and probe."""
     family = settings.family()
     plans = {"softmax": settings.training, "linear": settings.linear, "mesa": settings.mesa}
     networks = {name: (transformer(name), plan) for name, plan in plans.items()}

@@ -57,8 +57,6 @@ TUNED = {
 
 @frozen
 class ContinualMnist:
-    """Settings of the study."""
-
     dataset: str = "mnist"  # Digits: mnist, or digits, which need no download.
     size: Count = 28  # Pixels of a side.
     tasks: Count = 20  # Tasks of rotations and permutations.
@@ -94,7 +92,6 @@ def methods(stream: str, mer_batches: int) -> dict[str, Any]:
 
 
 def measure(lab: study.Lab, settings: ContinualMnist) -> None:
-    """Every method on three streams; learned rates in networks of several sizes, and in several passes."""
     images = {"queries": settings.queries, "dataset": settings.dataset, "size": settings.size}
     turned = tasks.RotatedDigits(settings.samples, **images)
     streams = {

@@ -38,8 +38,6 @@ BEFORE = Training(500, 2, learning_rate=1e-3, schedule="constant", evaluate_ever
 
 @frozen
 class ContinualOnline:
-    """Settings of the study."""
-
     domains: tuple[str, ...] = ("omniglot", "omniglot", "mnist", "fashion-mnist")
     """Datasets that tasks are drawn from, each as likely as it is often named."""
     stays: tuple[study.Share, ...] = (0.9, 0.98)  # Probabilities that a task goes on, one for each kind of stream.
@@ -75,7 +73,6 @@ class ContinualOnline:
 
 
 def measure(lab: study.Lab, settings: ContinualOnline) -> None:
-    """Learn on other classes first, then follow streams of each probability with each method."""
     streams = {  # before anything trains, as a dataset may be missing
         stay: [settings.source(stay).stream(settings.steps, seed) for seed in lab.seeds] for stay in settings.stays
     }

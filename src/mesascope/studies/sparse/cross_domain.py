@@ -27,8 +27,6 @@ CARRIES = ("learns", "carries-over")
 
 @frozen
 class CrossDomain(FewShot):
-    """Settings of the study."""
-
     domains: tuple[str, ...] = ("mnist", "fashion-mnist", "digits")
     """Datasets that tasks are drawn from after meta-learning, besides the one of meta-learning."""
     domain_ways: Annotated[int, msgspec.Meta(ge=2)] = 5  # Classes of their tasks.
@@ -42,7 +40,6 @@ class CrossDomain(FewShot):
 
 
 def measure(lab: study.Lab, settings: CrossDomain) -> None:
-    """Train each method once, and put tasks of every dataset to it."""
     drawn = {"own": lab.draw(settings.family("test"), settings.tasks, "eval")}
     for domain in settings.domains:  # before anything trains, as a dataset may be missing
         family = dataclasses.replace(

@@ -20,14 +20,11 @@ METHODS = {"maml": "MAML", "sparse-maml": "sparse-MAML"}
 
 @frozen
 class Plasticity(FewShot):
-    """Settings of the study."""
-
     lengths: tuple[Count, ...] = (5, 15, 25)  # Numbers of inner steps.
     rates: tuple[Positive, ...] = (0.05, 0.1, 0.2, 0.4)  # Inner learning rates, each of inner_steps steps.
 
 
 def measure(lab: study.Lab, settings: Plasticity) -> None:
-    """Train both methods at each length and at each rate."""
     drawn = lab.draw(settings.family("test"), settings.tasks, "eval")
     for axis, values, argument in (("rates", settings.rates, "inner_lr"), ("lengths", settings.lengths, "steps")):
         trained = {

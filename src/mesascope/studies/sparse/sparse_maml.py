@@ -23,14 +23,11 @@ STARTS = {"few-closed": 0.9, "sparse-maml": "trained", "many-closed": 0.2}
 
 @frozen
 class Sparse(FewShot):
-    """Settings of the study."""
-
     few_closed: Share = 0.1  # Share of the masks that starts closed in one more training.
     many_closed: Share = 0.9  # The same in another training.
 
 
 def measure(lab: study.Lab, settings: Sparse) -> None:
-    """Train every method, and sparse-MAML from three starts, at equal cost; compare them on new classes."""
     groups = {name: few_shot.meta_trained(lab, name, settings, name) for name in METHODS}
     for name, closed in (("few-closed", settings.few_closed), ("many-closed", settings.many_closed)):
         groups[name] = few_shot.meta_trained(lab, name, settings, "sparse-maml", closed=closed)

@@ -28,7 +28,6 @@ draws = stage("draws", **{
 
 
 def measure(lab: study.Lab, settings: FewShot) -> None:
-    """Train the three, and see how much masks of one network differ from draw to draw."""
     groups = {name: few_shot.meta_trained(lab, name, settings, name) for name in COMPARED}
     drawn = lab.draw(settings.family("test"), settings.tasks, "eval")
     lab.stage("accuracy", few_shot.accuracies, groups, drawn)
