@@ -15,6 +15,7 @@ import numpy as np
 from mesascope import learners, lenses, study
 from mesascope.studies.common import converged
 from mesascope.studies.mesa import dynamics
+from mesascope.studies.mesa.dynamics import each_with_each, joined
 from mesascope.study import Claim, Figure, Study, above, below, ours, printed, stage, two_sided
 
 STEPS = ("converged", "gd-at-its-optimum")
@@ -25,6 +26,7 @@ ROLES = {
     "orthogonal-linear": ("other", "linear layer, trained on orthogonal maps"), "gd": ("gd", "gradient step"),
     "multiple": (0.5, "multiple of the newest"), "limit": ("limit", "least squares"),
 }  # fmt: skip
+TRAINED_ON = {"linear": "trained on contractions", "orthogonal-linear": "on orthogonal maps"}
 PRODUCTS = ("$s_i s_i^T$", "$s_{i-1} s_i^T$", "$s_i s_{i-1}^T$", "$s_{i-1} s_{i-1}^T$")
 
 main = dynamics.labelled("comparison", ROLES, **{"step-from-multiple": "gradient step from it"})
@@ -67,26 +69,19 @@ def _coefficients(trained: dict[str, list[Any]]) -> study.Arrays:
     """Coefficients of s_i s_i^T, s_{i-1} s_i^T, s_i s_{i-1}^T and s_{i-1} s_{i-1}^T in the factor of s_t: eq. 3.55."""
     found = {
         name: np.array([lenses.reverse_engineer(net).pair_sums().now.tolist() for net in trained[name]])
-        for name in ("linear", "orthogonal-linear")
+        for name in TRAINED_ON
     }
     return study.Arrays(found, **dict.fromkeys(found, "seed product"))
 
 
 def _other_products(name: str) -> study.Reading:
-    """Sizes of the coefficients of s_i s_i^T and s_{i-1} s_i^T over that of s_i s_{i-1}^T."""
-
-    def relative(now: np.ndarray) -> np.ndarray:
-        return np.abs(now)[:, :2].sum(1) / np.abs(now)[:, 2]
-
     words = "sum of the |coefficients| of s_i s_i^T and s_{i-1} s_i^T in eq. 3.55 / that of s_i s_{i-1}^T"
-    return coefficients[name].map(relative, f"{words}, of {ROLES[name][1]}")
+    sizes = abs(coefficients[name])
+    return sizes.map(lambda now: now[:, :2].sum(1) / now[:, 2], f"{words}, of {ROLES[name][1]}")
 
 
-ELSEWHERE = dynamics.joined(
-    [
-        dynamics.each_with_each(main, "orthogonal-linear", "linear"),
-        dynamics.each_with_each(orthogonal, "linear", "orthogonal-linear"),
-    ],
+ELSEWHERE = joined(
+    [each_with_each(main, "orthogonal-linear", "linear"), each_with_each(orthogonal, "linear", "orthogonal-linear")],
     "loss of those trained elsewhere / trained there, each with each",
 )
 
@@ -133,8 +128,7 @@ STUDY = Study(
                "of the thesis, each seed.", (
             study.Lines("", "product", "coefficient",
                         [study.Line(np.arange(4), coefficients[name], ROLES[name][0], label, each=True, marks="o")
-                         for name, label in (("linear", "trained on contractions"),
-                                             ("orthogonal-linear", "on orthogonal maps"))],
+                         for name, label in TRAINED_ON.items()],
                         limits={"xticks": range(4), "xticklabels": PRODUCTS}),
         ), columns=1, shared_legend=True, claims=(
             Claim("other-products", "on contractions the layer gives s_i s_i^T and s_{i-1} s_i^T, which no gradient "

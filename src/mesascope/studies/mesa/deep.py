@@ -12,7 +12,7 @@ from typing import Any
 
 from mesascope import lenses, study
 from mesascope.studies.common import converged, midpoint_distances
-from mesascope.studies.mesa import dynamics, probing
+from mesascope.studies.mesa import dynamics
 from mesascope.studies.mesa.dynamics import adamw_plan, each_with_each, joined
 from mesascope.study import Claim, Figure, Study, Training, above, below, ours, printed, stage, two_sided
 
@@ -30,7 +30,7 @@ path = stage("interpolation", trained="six layers")
 
 
 @study.frozen
-class DeepLayers(probing.Probing, dynamics.Constructed):
+class DeepLayers(dynamics.Probing, dynamics.Constructed):
     init_scale: float = 0.05  # Variance of the initial weights, times depth and fan-in.
     shallow: Training = adamw_plan(2000, 3e-3, batch=128, clip=0.1)  # How networks of two and four layers train.
 
@@ -56,13 +56,13 @@ def measure(lab: study.Lab, settings: DeepLayers) -> None:
     lab.stage("interpolation", lenses.measure_predictors, ends, ["trained", "other"], fresh)
     lab.stage("weights", dynamics.kept_products, trained["six"][0], 0, 1)
     initial = dynamics.untrained(lab, settings.stack(6))
-    probing.probe_stages(lab, settings, {"six": trained["six"], "untrained": initial}, TARGETS)
+    dynamics.probe_stages(lab, settings, {"six": trained["six"], "untrained": initial}, TARGETS)
 
 
 def _decoded(target: str, name: str, known: int) -> study.Reading:
     """Error of a probe after the last layer and so many elements."""
-    at = (slice(None), -1, probing.TIMES.index(known))
-    return probing.errors_of(target, name).at(at, f"after the last layer and {known} elements")
+    at = (slice(None), -1, dynamics.TIMES.index(known))
+    return dynamics.errors_of(target, name).at(at, f"after the last layer and {known} elements")
 
 
 DEEPER = joined(
@@ -114,15 +114,15 @@ STUDY = Study(
                   premises=("converged", "limit-at-its-optimum", "path")),
         )),
         Figure("probes", "Errors of linear probes on sequences held out, by layer; 0 is before the first. Thesis: Fig. "
-               "3.3 B and C.", tuple(probing.probe_panel(target, title, PROBED) for target, title in TARGETS.items()),
+               "3.3 B and C.", tuple(dynamics.probe_panel(target, title, PROBED) for target, title in TARGETS.items()),
                columns=2, shared_legend=True, claims=(
-            probing.shuffled_targets(TARGETS, ("six", "untrained")),
+            dynamics.shuffled_targets(TARGETS, ("six", "untrained")),
             Claim("next-improves", "the probe of the next element errs less after each layer than before it, after 10, "
                   "20 and 40 elements",
-                  probing.improvement("next", "six"), below(1.0), printed("Fig. 3.3 B"), premises=PROBES),
+                  dynamics.improvement("next", "six"), below(1.0), printed("Fig. 3.3 B"), premises=PROBES),
             Claim("preconditioned-improves", "the probe of the preconditioned input errs less after each layer than "
                   "before it",
-                  probing.improvement("preconditioned", "six"), below(1.0), printed("Fig. 3.3 C"), premises=PROBES),
+                  dynamics.improvement("preconditioned", "six"), below(1.0), printed("Fig. 3.3 C"), premises=PROBES),
             Claim("next-improves-along", "after six layers the probe of the next element errs less than half as much "
                   "after 40 elements as after 10", _decoded("next", "six", 40) / _decoded("next", "six", 10),
                   below(0.5), printed("Fig. 3.3 B"), premises=PROBES),

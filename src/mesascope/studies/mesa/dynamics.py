@@ -1,9 +1,9 @@
-"""Settings, networks, baselines, premises and figures that the studies of linear dynamics share."""
+"""Settings, networks, baselines, probes, premises and figures that the studies of linear dynamics share."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any, Literal
 
@@ -32,6 +32,10 @@ Shown = Mapping[str, tuple[Any, str]]
 # How networks on constructed tokens train, and one linear layer at the paper preset.
 adamw_plan = partial(plan, optimizer="adamw", weight_decay=0.1)
 ONE_LAYER = adamw_plan(2500, 1e-3, batch=256)
+_PRODUCTS = ("w_kq", "w_pv")
+# Numbers of elements known at which networks are probed, and the regulariser of the preconditioned input: with less,
+# the few sequences in which an element lies almost outside the span of those before would decide all.
+TIMES, REGULARISER = (10, 20, 40), 0.1
 # Settings of the quick preset of one layer.
 QUICK: dict[str, Any] = {
     "training": adamw_plan(300, 5e-3, batch=32), "mesa": adamw_plan(120, 5e-2, batch=32),
@@ -41,8 +45,6 @@ QUICK: dict[str, Any] = {
 
 @study.frozen
 class Sequences:
-    """Settings of a study of networks that predict sequences."""
-
     training: Training  # How the networks train.
     seeds: Count = 5  # Networks trained, one a seed.
     tasks: Several = 20_000  # Fresh sequences that networks and algorithms are compared on.
@@ -52,38 +54,34 @@ class Sequences:
 
 @study.frozen
 class Dynamics(Sequences):
-    """Settings of a study of linear dynamics: sequences of 51 elements of width 10, and how networks train on them."""
-
     dynamics: Literal["orthogonal", "contracting"] = "orthogonal"  # Maps that sequences follow.
 
     def family(self) -> tasks.LinearDynamics:
-        """The sequences: 50 steps to predict each, first elements uniform as in the authors' code."""
+        """Sequences of 51 elements of width 10, first elements uniform as in the authors' code."""
         return tasks.LinearDynamics(length=51, dynamics=self.dynamics, start="uniform")
 
 
 @study.frozen
 class Constructed(Dynamics):
-    """Settings of a study of networks on tokens put together from elements."""
-
     init_scale: float = 0.006  # Variance of the initial weights, times depth and fan-in.
     mesa: Training = adamw_plan(2000, 1e-2, batch=128)  # How mesa layers train.
 
     def network(
-        self,
-        *channels: str,
-        n_heads: int,
-        n_layers: int = 1,
-        attention: str = "linear",
-        token_clip: float | None = None,
+        self, *channels: str, n_heads: int, n_layers: int = 1, attention: str = "linear", **options: Any
     ) -> Any:
         """The config of a network on tokens put together from these channels."""
         heads = nets.AttentionConfig(10 * len(channels), n_heads, key_size=20, init_scale=self.init_scale)
-        transformer = nets.CausalTransformerConfig(heads, n_layers, attention, token_clip=token_clip)
+        transformer = nets.CausalTransformerConfig(heads, n_layers, attention, **options)
         return nets.SequencePredictorConfig(transformer, 10, channels)
 
     def single_layer(self, n_heads: int, attention: str = "linear") -> Any:
         """The config of one layer on tokens (0, s_t, s_{t-1})."""
         return self.network("blank", "now", "before", n_heads=n_heads, attention=attention)
+
+
+@study.frozen
+class Probing:
+    probe_tasks: Annotated[int, msgspec.Meta(ge=4)] = 4_000  # Sequences that probes are fitted and judged on.
 
 
 # Networks
@@ -92,11 +90,9 @@ class Constructed(Dynamics):
 def trained_networks(
     lab: study.Lab, settings: Sequences, family: Any, networks: Mapping[str, tuple[Any, Training]]
 ) -> dict[str, list[Any]]:
-    """Trained networks by name, from the config and the training of each; the loss is logged on the same sequences."""
+    """Trained networks by name, from the config and the training of each."""
     watched = watch_loss(mse=lab.draw(family, settings.watch_tasks, "watch"))
-    return {
-        name: lab.train(name, config, family, training, watch=watched) for name, (config, training) in networks.items()
-    }
+    return {name: lab.train(name, one, family, training, watch=watched) for name, (one, training) in networks.items()}
 
 
 def untrained(lab: study.Lab, config: Any) -> list[Any]:
@@ -111,11 +107,9 @@ def descents(lab: study.Lab, settings: Dynamics, name: str = "gd", steps: int = 
     """Online gradient descent of so many steps, tuned, and with shorter and longer steps."""
     start = learners.OnlineGradientDescent(steps, 0.03 if steps == 1 else [0.01] * steps)
     tuned: Any = learners.tune(start, settings.family(), tasks=settings.tune_tasks, seed=lab.seed).learner
-    found = {name: [tuned]}
+    found = {name: [tuned]} | {f"{name}-{word}": [copy.deepcopy(tuned)] for word in STEPS}
     for word, factor in STEPS.items():
-        other = copy.deepcopy(tuned)
-        other.eta.data.mul_(factor)
-        found[f"{name}-{word}"] = [other]
+        found[f"{name}-{word}"][0].eta.data.mul_(factor)
     return found
 
 
@@ -129,11 +123,7 @@ def least_squares(settings: Dynamics) -> dict[str, list[Any]]:
 def tuned_ridge(
     lab: study.Lab, settings: Sequences, family: Any, features: Any = None, times: Sequence[int] | None = None
 ) -> Any:
-    """Ridge regression, on elements or features, with the regulariser that is best on sequences of its own.
-
-    Args:
-        times: numbers of elements known at which it is judged; all if None.
-    """
+    """Ridge regression, on elements or features, with the best regulariser after ``times`` elements, or all."""
     drawn = lab.draw(family, settings.tune_tasks, "tune")
     known = {f"{ridge:g}": learners.RecursiveLeastSquares(ridge, features=features) for ridge in TRIED}
     errors = lenses.errors_by_time({name: [learner] for name, learner in known.items()}, drawn, times)
@@ -149,7 +139,7 @@ def compare_predictors(
     against: Sequence[str] = (),
     kind: str = "",
 ) -> Any:
-    """Stage ``comparison`` of all groups, ``by-time`` of those that are shown; return the sequences of both."""
+    """Stages ``comparison`` of all groups and ``by-time`` of those that are shown; return the sequences of both."""
     fresh = lab.draw(family, settings.tasks, "eval")
     lab.stage(f"{kind}comparison", lenses.measure_predictors, groups, against, fresh)
     lab.stage(f"{kind}by-time", lenses.errors_by_time, {name: groups[name] for name in shown}, fresh)
@@ -159,11 +149,9 @@ def compare_predictors(
 def kept_products(network: Any, *layers: int) -> study.Arrays:
     """W_KQ and W_PV of these layers, ``(layers, heads, width, width)``."""
     products = [network.products()[layer] for layer in layers]
-    arrays = {
-        name: np.stack([getattr(one, name).detach().cpu().numpy() for one in products]) for name in ("w_kq", "w_pv")
-    }
-    axes = dict.fromkeys(arrays, "layer head row column")
-    return study.Arrays({"layer": np.array(layers), **arrays}, layer="layer", **axes)
+    w_kq, w_pv = (np.stack([getattr(one, name).detach().cpu().numpy() for one in products]) for name in _PRODUCTS)
+    axes = dict.fromkeys(_PRODUCTS, "layer head row column")
+    return study.Arrays({"layer": np.array(layers), "w_kq": w_kq, "w_pv": w_pv}, layer="layer", **axes)
 
 
 # Readings and premises
@@ -228,20 +216,11 @@ def along(by_time: StageReading, shown: Shown, title: str = "", d: int = 10) -> 
 
 
 def losses(shown: Shown, trained: Iterable[str], source: str, claims: tuple[Claim, ...], d: int = 10) -> Figure:
-    """The losses of a study, from its trainings and from stage ``by-time``.
-
-    Args:
-        trained: the groups of ``shown`` that are trained.
-        source: the figures of a source that show the same, in words.
-        d: width of an element.
-    """
+    """The losses of a study, of elements of width ``d``, from the trainings of some groups and stage ``by-time``."""
     training = [Line(stage(name)["step"], d / 2 * stage(name)["mse"], *shown[name]) for name in trained]
-    return Figure(
-        "losses", "Loss of a step, while training and by the number of elements known; line and band: mean and range "
-        f"over seeds. {source}.",
-        (study.Lines("", "training step", LOSS, training, "y"), along(stage("by-time"), shown, d=d)),
-        columns=2, shared_legend=True, claims=claims,
-    )  # fmt: skip
+    caption = "Loss of a step, while training and by the number of elements known; line and band: mean and range over"
+    panels = study.Lines("", "training step", LOSS, training, "y"), along(stage("by-time"), shown, d=d)
+    return Figure("losses", f"{caption} seeds. {source}.", panels, columns=2, shared_legend=True, claims=claims)
 
 
 def weights_figure(caption: str, rows: int, size: tuple[float, float], claims: tuple[Claim, ...] = ()) -> Figure:
@@ -250,10 +229,60 @@ def weights_figure(caption: str, rows: int, size: tuple[float, float], claims: t
     def read(r: Any) -> dict[str, np.ndarray]:
         found, named = r["weights"], {}
         for place, layer in enumerate(found["layer"]):
-            for key, label in (("w_kq", "W_KQ"), ("w_pv", "W_PV")):
-                for head, matrix in enumerate(found[key][place]):
-                    title = f"{label}, head {head + 1}" + (f", layer {layer + 1}" if len(found["layer"]) > 1 else "")
-                    named[title] = matrix / max(np.abs(matrix).max(), 1e-12)
+            of = f", layer {layer + 1}" if len(found["layer"]) > 1 else ""
+            for name in _PRODUCTS:
+                for head, matrix in enumerate(found[name][place], 1):
+                    named[f"{name.upper()}, head {head}{of}"] = matrix / max(np.abs(matrix).max(), 1e-12)
         return named
 
     return Figure("weights", caption, study.Matrices(read, 1.0, rows), size=size, claims=claims)
+
+
+# Probes
+
+
+def probe_stages(lab: study.Lab, settings: Any, groups: Mapping[str, Sequence[Any]], targets: Collection[str]) -> None:
+    """A stage ``TARGET-probe`` for each target."""
+    shown = lab.draw(settings.family(), settings.probe_tasks, "probe")
+    for target in targets:
+        probe = partial(lenses.probe, times=TIMES, regulariser=REGULARISER, generator=lab.stream("shuffle"))
+        lab.stage(f"{target}-probe", probe, groups, shown, target)
+
+
+def errors_of(target: str, name: str) -> Reading:
+    """Errors of the probe of a group, ``(seeds, layers, times)``; layer 0 is before the first."""
+    return _by_layer(stage(f"{target}-probe", mse="error of the probe")["mse", name])
+
+
+def _by_layer(errors: Reading) -> Reading:
+    return errors.map(lambda found: found.reshape(len(found), -1, len(TIMES)), str(errors))
+
+
+def improvement(target: str, name: str, layers: slice = slice(None)) -> Reading:
+    """Error after each of these layers over that before it, ``(seeds, layers times)``."""
+    words, errors = "error of the probe after a layer / before it", errors_of(target, name)
+    return errors.map(lambda found: (found[:, 1:] / found[:, :-1])[:, layers].reshape(len(found), -1), words)
+
+
+def shuffled_targets(targets: Collection[str], names: Collection[str]) -> Claim:
+    """Premise: probes find nothing in shuffled targets; those that do have seen what they are judged on."""
+
+    def ratios(r: Any) -> np.ndarray:
+        found = [r[f"{target}-probe"].ratio(f"{name}-shuffled", "constant") for target in targets for name in names]
+        return np.array([np.concatenate([one.ravel() for one in own]).mean() for own in zip(*found, strict=True)])
+
+    return Claim("shuffled-targets", "probes of shuffled targets err more than the mean of the targets",
+                 ratios, above(1.0), ours("premise"), quantifier="every", at_least=3, about="algorithms",
+                 measures="error of such a probe / of the mean of the targets, mean over layers and times")  # fmt: skip
+
+
+def probe_panel(target: str, title: str, shown: Shown) -> study.Lines:
+    """Errors of a probe over layers, relative to the targets' spread."""
+    lines = []
+    for name, (role, label) in shown.items():
+        relative = _by_layer(stage(f"{target}-probe").ratio(name, "constant"))
+        layers = relative.map(lambda found: np.arange(found.shape[1]), "layer")
+        for place, (time, marks) in enumerate(zip(TIMES, ("o:", "s--", "^-"), strict=True)):
+            at = relative.at((slice(None), slice(None), place), f"{time} elements")
+            lines.append(Line(layers, at, role, f"{label}, {time} elements", marks=marks))
+    return study.Lines(title, "layer", "error of the probe / of the mean", lines, "y")

@@ -60,29 +60,24 @@ def _measure(lab: study.Lab, settings: Prompting, family: tasks.FewShotSequence)
     Seven softmax layers trained on dynamics are ``bare``, with ``eos``, and with eos and ``prefix``, both learned on
     pairs of one task; ``all`` is ridge regression on all pairs of elements that follow one another.
     """
-    groups = _prompted(lab, settings)
+    one_task = tasks.FewShotSequence(pairs=PAIRS)
+    shown = lab.draw(one_task, settings.watch_tasks, "watch-pairs")
+    bare = {"bare": (transformer("softmax"), settings.training)}
+    groups = trained_networks(lab, settings, settings.family(), bare)
+    prompts: list[tuple[str, str, dict[str, Any]]] = [
+        ("eos", "bare", {"eos": True}),
+        ("prefix", "eos", {"prefix": PREFIX}),
+    ]
+    for name, start, prompt in prompts:
+        ready = [nets.Prompted.on(network, **prompt, generator=lab.stream(name, index))
+                 for index, network in enumerate(groups[start])]  # fmt: skip
+        groups[name] = lab.train(
+            name, ready[0].config, one_task, settings.prompt, loss=training.pair_half_mse, start=(start, ready),
+            watch=lambda net: {"mse": 2 * float(training.pair_half_mse(net, shown).detach())},
+        )  # fmt: skip
     groups["untrained"] = untrained(lab, transformer("softmax"))
     groups["all"] = [tuned_ridge(lab, settings, family, times=ANSWERED)]
     lab.stage("pairs", lenses.errors_by_time, groups, lab.draw(family, settings.tasks, "pairs"), ANSWERED)
-
-
-def _prompted(lab: study.Lab, settings: Prompting) -> dict[str, list[Any]]:
-    family = tasks.FewShotSequence(pairs=PAIRS)
-    shown = lab.draw(family, settings.watch_tasks, "watch-pairs")
-    trained = trained_networks(lab, settings, settings.family(), {"bare": (transformer("softmax"), settings.training)})
-    prompts: dict[str, tuple[str, dict[str, Any]]] = {
-        "eos": ("bare", {"eos": True}), "prefix": ("eos", {"prefix": PREFIX}),
-    }  # fmt: skip
-    for name, (start, prompt) in prompts.items():
-        ready = [
-            nets.Prompted.on(network, **prompt, generator=lab.stream(name, index))
-            for index, network in enumerate(trained[start])
-        ]
-        trained[name] = lab.train(
-            name, ready[0].config, family, settings.prompt, loss=training.pair_half_mse, start=(start, ready),
-            watch=lambda net: {"mse": 2 * float(training.pair_half_mse(net, shown).detach())},
-        )  # fmt: skip
-    return trained
 
 
 def error(name: str, *inputs: int) -> study.Reading:
@@ -97,11 +92,9 @@ def fall(name: str, last: int) -> study.Reading:
     return error(name, last) / error(name, 1)
 
 
-BY_PAIR = Lines(
-    "", "pair", "half squared error",
-    [Line(pairs.case("t").map(lambda t: (t + 1) // 2, "pair"), 5 * pairs["mse", name], *ROLES[name]) for name in ROLES],
-    "y",
-)  # fmt: skip
+PAIR = pairs.case("t").map(lambda t: (t + 1) // 2, "pair")
+LINES = [Line(PAIR, 5 * pairs["mse", name], *shown) for name, shown in ROLES.items()]
+BY_PAIR = Lines("", "pair", "half squared error", LINES, "y")
 SHARED: dict[str, Any] = {
     "presets": {
         "quick": Prompting(

@@ -35,8 +35,6 @@ DEVIATIONS = (
 
 @study.frozen
 class Transformers(Sequences):
-    """Settings of a study of transformers."""
-
     mesa: Training = cosine_plan(6000, 5e-3, batch=64, warmup_steps=600)  # How hybrids with a mesa layer train.
     averaged_tasks: study.Count = 10  # Sequences that sensitivities and attention are averaged over.
 
@@ -45,7 +43,6 @@ def transformer(name: str, d: int = 10, mlp: int | None = None) -> Any:
     """The config of a network of these layers.
 
     Initial weights of queries, keys and values deviate by 0.05 as in the authors' code, or less where they read more.
-
     The tokens of linear layers are clipped: otherwise they grow with the third power from layer to layer.
     """
     layers, clip = LAYERS[name], 4.0 if name == "linear" else None
@@ -66,7 +63,7 @@ def of_each(groups: Mapping[str, Sequence[Any]], sequences: Any, lens: Callable[
 def copying(name: str, lag: int = 1, beyond: int = 2) -> Reading:
     """Dependence of tokens on the element ``lag`` before over the largest on one ``beyond`` or more before.
 
-    Of sensitivities ``(seeds, t, t)``; lags of fewer than five tokens are left out.
+    Lags of fewer than five tokens are left out.
     """
 
     def relative(maps: np.ndarray) -> np.ndarray:
@@ -99,8 +96,6 @@ def sensitivity_figure(shown: Mapping[str, str], source: str, claims: tuple[Clai
         means = {label: r["sensitivity"][name].mean(0)[:20, :20] for name, label in shown.items()}
         return {label: one / one.max() for label, one in means.items()}
 
-    return Figure(
-        "sensitivity", "How tokens after the first layer (rows) depend on elements (columns): norms of derivatives "
-        f"over the largest, means over sequences and seeds, of the first 20. {source}.", study.Matrices(read, 1.0),
-        claims=claims,
-    )  # fmt: skip
+    return Figure("sensitivity", "How tokens after the first layer (rows) depend on elements (columns): norms of "
+                  f"derivatives over the largest, means over sequences and seeds, of the first 20. {source}.",
+                  study.Matrices(read, 1.0), claims=claims)  # fmt: skip

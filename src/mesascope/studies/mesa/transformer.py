@@ -15,8 +15,8 @@ import numpy as np
 
 from mesascope import lenses, study
 from mesascope.studies.common import converged
-from mesascope.studies.mesa import dynamics, probing, raw_tokens
-from mesascope.studies.mesa.probing import errors_of, improvement
+from mesascope.studies.mesa import dynamics, raw_tokens
+from mesascope.studies.mesa.dynamics import errors_of, improvement, joined
 from mesascope.studies.mesa.raw_tokens import LAYERS, LONG, SHORT, copying, copying_of_each, cosine_plan, transformer
 from mesascope.study import Claim, Figure, Reported, Study, Training, above, below, ours, printed, stage
 
@@ -33,7 +33,7 @@ main = dynamics.labelled("comparison", ROLES)
 
 
 @study.frozen
-class FullTransformers(probing.Probing, raw_tokens.Transformers, dynamics.Dynamics):
+class FullTransformers(dynamics.Probing, raw_tokens.Transformers, dynamics.Dynamics):
     # Gradients of linear layers grow with the third power of what they read.
     linear: Training = cosine_plan(2500, 1e-3, batch=64, warmup_steps=250, clip=0.1)
     """How hybrids of a softmax and six linear layers train: gently and not for long, or their loss springs back."""
@@ -52,7 +52,7 @@ def measure(lab: study.Lab, settings: FullTransformers) -> None:
     lab.stage("sensitivity", raw_tokens.of_each, trained | initial, seen, lenses.element_sensitivity)
     lab.stage("attention", raw_tokens.of_each, trained, seen, lambda net, own: lenses.attention_maps(net, own)[0])
     lab.stage("weights", dynamics.kept_products, trained["linear"][0], 1, 2)
-    probing.probe_stages(lab, settings, {name: trained[name] for name in DEEP} | initial, TARGETS)
+    dynamics.probe_stages(lab, settings, {name: trained[name] for name in DEEP} | initial, TARGETS)
 
 
 def _most_before(maps: np.ndarray) -> np.ndarray:
@@ -62,24 +62,21 @@ def _most_before(maps: np.ndarray) -> np.ndarray:
 
 def _jump(name: str) -> study.Reading:
     """Error after the last layer over that before it, over the like of all layers before; after 40 elements."""
-
-    def relative(errors: np.ndarray) -> np.ndarray:
-        return (errors[:, -1, 2] / errors[:, -2, 2]) / (errors[:, -2, 2] / errors[:, 0, 2])
-
     words = "error after the last layer / before it, over that before it / before the first, after 40 elements"
-    return errors_of("next", name).map(relative, words)
+    return errors_of("next", name).map(lambda e: e[:, -1, 2] / e[:, -2, 2] / (e[:, -2, 2] / e[:, 0, 2]), words)
 
 
 def _attention(r: Any) -> dict[str, np.ndarray]:
-    heads = {name: r["attention"][name][0] for name in LAYERS}
     return {
-        f"{ROLES[name][1]}, head {head + 1}": one[:20, :20] for name in LAYERS for head, one in enumerate(heads[name])
+        f"{ROLES[name][1]}, head {head}": one[:20, :20]
+        for name in LAYERS
+        for head, one in enumerate(r["attention"][name][0], 1)
     }
 
 
 def _before_last(target: str, name: str, *known: int) -> study.Reading:
     """Errors of a probe before the last layer, after so many elements."""
-    times = [probing.TIMES.index(one) for one in known]
+    times = [dynamics.TIMES.index(one) for one in known]
     return errors_of(target, name).at((slice(None), -2, times), "before the last layer")
 
 
@@ -87,11 +84,11 @@ ATTENTION_BEFORE = study.beside(
     [stage("attention")[name].map(_most_before, name) for name in LAYERS],
     "attention of t to t - 1, mean over tokens, of the head that has most",
 )
-STEP_ON_DECODED = dynamics.joined(
+STEP_ON_DECODED = joined(
     [_before_last("implicit", name, 20, 40) / _before_last("implicit", "input", 20, 40) for name in DEEP],
     "error of the step on the decoded / on the input, both with the best step size of that time",
 )
-OF_UNTRAINED = dynamics.joined(
+OF_UNTRAINED = joined(
     [_before_last(own, "softmax", 20) / _before_last(own, "untrained", 20) for own in ("next", "preconditioned")],
     "error of the probe, trained / untrained, before the last layer, after 20 elements",
 )
@@ -144,9 +141,9 @@ STUDY = Study(
         )),
         Figure("probes", "Errors of linear probes on sequences held out, by layer; 0 is before the first. Thesis: "
                "Figs. 3.4 C and D, 3.8 B and C, 3.13.",
-               tuple(probing.probe_panel(target, title, PROBED) for target, title in TARGETS.items()),
+               tuple(dynamics.probe_panel(target, title, PROBED) for target, title in TARGETS.items()),
                shared_legend=True, claims=(
-            probing.shuffled_targets(("next", "preconditioned"), (*DEEP, "untrained")),
+            dynamics.shuffled_targets(("next", "preconditioned"), (*DEEP, "untrained")),
             Claim("next-improves", "the probe of the next element errs less after each of seven softmax layers than "
                   "before it", improvement("next", "softmax"), below(1.0), printed("Fig. 3.4 C")),
             Claim("jump", "the last of seven softmax layers lowers the probe's error by a larger factor than all "
