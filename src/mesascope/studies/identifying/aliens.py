@@ -13,6 +13,7 @@ import lazy_loader
 import numpy as np
 
 from mesascope import adapters, constructions, nets, tasks, training
+from mesascope.studies.identifying.regressors import stream
 
 Array = np.ndarray
 # By name, what makes a learner, and the candidate that it equals.
@@ -24,13 +25,10 @@ def alien(name: str, family: tasks.LinearRegression) -> tuple[Any, str | None]:
     made, truth = aliens()[name]
     if name.startswith(("NumPy", "SciPy")):
         return adapters.from_numpy(made), truth
-    if name.startswith("scikit-learn"):
-        return adapters.from_sklearn(made()), truth
-    return made(family), truth
+    return adapters.from_sklearn(made()) if name.startswith("scikit-learn") else made(family), truth
 
 
 def aliens() -> Aliens:
-    """All of them, by name."""
     tables = {"NumPy ": _NUMPY, "SciPy ": _SCIPY, "scikit-learn ": _SKLEARN, "": _NETWORKS}
     return {prefix + name: one for prefix, table in tables.items() for name, one in table.items()}
 
@@ -103,13 +101,12 @@ def _validated(x: Array, y: Array, xq: Array) -> Array:
     return _ridge(x, y, xq, min(10.0 ** np.arange(-3, 3), key=error))
 
 
-def _random_features(x: Array, y: Array, xq: Array) -> Array:
-    weights = np.random.default_rng(0).normal(size=(x.shape[1], 20))
-    return _ridge(np.maximum(x @ weights, 0), y, np.maximum(xq @ weights, 0))
+def _ridge_of(features: Callable[[Array], Array]) -> Callable[[Array, Array, Array], Array]:
+    return lambda x, y, xq: _ridge(features(x), y, features(xq))
 
 
-def _with_absolute_values(x: Array, y: Array, xq: Array) -> Array:
-    return _ridge(np.hstack([x, np.abs(x)]), y, np.hstack([xq, np.abs(xq)]))
+def _random_features(x: Array) -> Array:
+    return np.maximum(x @ np.random.default_rng(0).normal(size=(x.shape[1], 20)), 0)
 
 
 def _online_absolute(x: Array, y: Array, xq: Array) -> Array:
@@ -144,16 +141,12 @@ def _trained(family: tasks.LinearRegression, attention: str, layers: int) -> Any
 
 
 def _untrained(family: tasks.LinearRegression, attention: str, layers: int) -> Any:
-    from mesascope.streams import stream
-
     return _config(family, attention, layers).build(stream(0, "init"))
 
 
 def _perturbed(family: tasks.LinearRegression) -> Any:
     """A construction of two steps of gradient descent whose weights are 30 % off."""
     import torch
-
-    from mesascope.streams import stream
 
     network = constructions.gradient_descent(family.d_in, 1, 0.8, family.n_context, 2).network
     draw = stream(0, "perturbed")
@@ -164,8 +157,6 @@ def _perturbed(family: tasks.LinearRegression) -> Any:
 
 
 def _language_model(family: tasks.LinearRegression) -> Any:
-    from mesascope.streams import stream
-
     words = adapters.NumberTokenizer()
     transformer = nets.CausalTransformerConfig(nets.AttentionConfig(16, 2), 1, "softmax")
     model = nets.LanguageModelConfig(transformer, len(words), 400).build(stream(0, "init"))
@@ -187,8 +178,8 @@ _NUMPY: Aliens = {
     "ridge rounded": (lambda x, y, xq: np.round(2 * _ridge(x, y, xq)) / 2, None),
     "hyperbolic tangent of ridge": (lambda x, y, xq: np.tanh(_ridge(x, y, xq)), None),
     "ridge of late pairs": (lambda x, y, xq: xq @ _weighted(x, y, 0.8 ** np.arange(len(x))[::-1], 0.5), None),
-    "ridge on absolute values": (_with_absolute_values, None),
-    "ridge on random features": (_random_features, None),
+    "ridge on absolute values": (_ridge_of(lambda x: np.hstack([x, np.abs(x)])), None),
+    "ridge on random features": (_ridge_of(_random_features), None),
     "cross-validated ridge": (_validated, None),
     "least absolute deviations": (lambda x, y, xq: _reweighted(x, y, xq, lambda r: 1 / r.clip(1e-3)), None),
     "Huber regression": (lambda x, y, xq: _reweighted(x, y, xq, lambda r: 1 / r.clip(0.3)), None),
@@ -222,22 +213,16 @@ def _kernel_ridge(kernel: str) -> Any:
 
 
 def _process(kernel: str) -> Any:
-    """A Gaussian process whose kernel stays as it is."""
     made = getattr(sk.gaussian_process.kernels, kernel)(1.0)
     return sk.gaussian_process.GaussianProcessRegressor(made, alpha=0.1, optimizer=None)
 
 
 def _transformed(regressor: Any, **transform: Any) -> Any:
-    """A regressor of transformed targets."""
     return sk.compose.TransformedTargetRegressor(regressor, **transform)
 
 
-def _ridge_on(transformer: Any) -> Any:
-    return sk.pipeline.make_pipeline(transformer, sk.linear_model.Ridge())
-
-
-def _least_squares_on(transformer: Any) -> Any:
-    return sk.pipeline.make_pipeline(transformer, sk.linear_model.LinearRegression())
+def _on(transformer: Any, regressor: str = "Ridge") -> Any:
+    return sk.pipeline.make_pipeline(transformer, getattr(sk.linear_model, regressor)())
 
 
 def _vote() -> Any:
@@ -251,13 +236,12 @@ _SKLEARN: Aliens = {
     "Lasso": (lambda: sk.linear_model.Lasso(0.1, tol=1e-9), "lasso with-intercept"),
     "ElasticNet": (lambda: sk.linear_model.ElasticNet(0.1, tol=1e-9), "elastic-net with-intercept"),
     "linear features": (
-        lambda: _least_squares_on(sk.preprocessing.PolynomialFeatures(1)), "least-squares with-intercept"),
+        lambda: _on(sk.preprocessing.PolynomialFeatures(1), "LinearRegression"), "least-squares with-intercept"),
     "PLS of 1": (lambda: sk.cross_decomposition.PLSRegression(1), "partial least-squares"),
-    "PCR": (lambda: _least_squares_on(sk.decomposition.PCA(2)), "principal-components regression"),
+    "PCR": (lambda: _on(sk.decomposition.PCA(2), "LinearRegression"), "principal-components regression"),
     "Lars": (lambda: sk.linear_model.Lars(), None),  # least squares in most tasks
-    "standardised ridge": (
-        lambda: _ridge_on(sk.preprocessing.StandardScaler()), "standardised ridge with-intercept"),
-    "ridge on squares": (lambda: _ridge_on(sk.preprocessing.PolynomialFeatures(2)), "ridge on squares"),
+    "standardised ridge": (lambda: _on(sk.preprocessing.StandardScaler()), "standardised ridge with-intercept"),
+    "ridge on squares": (lambda: _on(sk.preprocessing.PolynomialFeatures(2)), "ridge on squares"),
     "neighbours by distance": (
         lambda: sk.neighbors.KNeighborsRegressor(3, weights="distance"), "nearest-neighbours by distance"),
     "Manhattan neighbours": (lambda: sk.neighbors.KNeighborsRegressor(2, p=1), "manhattan nearest-neighbours"),
@@ -268,20 +252,18 @@ _SKLEARN: Aliens = {
     "boosting of large leaves": (
         lambda: sk.ensemble.HistGradientBoostingRegressor(max_iter=5, min_samples_leaf=20), "mean"),
     "median": (lambda: sk.dummy.DummyRegressor(strategy="median"), None),
-    "histogram boosting": (
-        lambda: sk.ensemble.HistGradientBoostingRegressor(max_iter=5, min_samples_leaf=2), None),
+    "histogram boosting": (lambda: sk.ensemble.HistGradientBoostingRegressor(max_iter=5, min_samples_leaf=2), None),
     "extra tree": (lambda: sk.tree.ExtraTreeRegressor(random_state=0), None),
     "bagged ridge": (lambda: sk.ensemble.BaggingRegressor(sk.linear_model.Ridge(), 3, random_state=0), None),
     "vote": (_vote, None),
-    "cubed lasso": (
-        lambda: _transformed(sk.linear_model.Lasso(0.1), func=np.cbrt, inverse_func=lambda v: v**3), None),
+    "cubed lasso": (lambda: _transformed(sk.linear_model.Lasso(0.1), func=np.cbrt, inverse_func=lambda v: v**3), None),
     "TheilSen": (lambda: sk.linear_model.TheilSenRegressor(random_state=0, max_subpopulation=50), None),
     "ARD": (lambda: sk.linear_model.ARDRegression(), None),
     "cross-validated ridge": (lambda: sk.linear_model.RidgeCV(alphas=(0.01, 0.1, 1.0, 10.0)), None),
     "quantile": (lambda: sk.linear_model.QuantileRegressor(quantile=0.8, alpha=0.01), None),
-    "Nystroem": (lambda: _ridge_on(sk.kernel_approximation.Nystroem(n_components=2, random_state=0)), None),
-    "splines": (lambda: _ridge_on(sk.preprocessing.SplineTransformer(3, degree=2)), None),
-    "ranks": (lambda: _ridge_on(sk.preprocessing.QuantileTransformer(n_quantiles=3)), None),
+    "Nystroem": (lambda: _on(sk.kernel_approximation.Nystroem(n_components=2, random_state=0)), None),
+    "splines": (lambda: _on(sk.preprocessing.SplineTransformer(3, degree=2)), None),
+    "ranks": (lambda: _on(sk.preprocessing.QuantileTransformer(n_quantiles=3)), None),
     "Chebyshev neighbours": (lambda: sk.neighbors.KNeighborsRegressor(2, metric="chebyshev"), None),
     "nu-SVR": (lambda: sk.svm.NuSVR(), None),
     "linear SVR": (lambda: sk.svm.SVR(kernel="linear"), None),

@@ -8,6 +8,7 @@ than the answer states.
 
 from __future__ import annotations
 
+import functools
 import math
 import tempfile
 import time
@@ -20,6 +21,7 @@ import numpy as np
 
 from mesascope import adapters, identification, learners, study, tasks
 from mesascope.studies.identifying.aliens import alien, aliens
+from mesascope.studies.identifying.regressors import stream
 from mesascope.study import Arrays, Bound, Claim, Count, Figure, Grid, Lines, Reading, Study, above, below, frozen, ours
 
 # How learners are asked: as they are, as functions of arrays, as regressors of scikit-learn, as models of text.
@@ -61,18 +63,15 @@ def _subjects() -> list[str]:
     return [*dict.fromkeys([*first, *last]), *aliens()]
 
 
-class Noisy:
+def _noisy(learner: Any, generator: Any) -> Any:
     """A learner whose answers differ from call to call."""
+    import torch
 
-    def __init__(self, learner: Any, noise: float, generator: Any) -> None:
-        self.learner, self.noise, self.generator = learner, noise, generator
+    def answered(context: Any, xq: Any) -> Any:
+        answer = learner(context, xq).detach()
+        return answer + NOISE * torch.randn(answer.shape, generator=generator, dtype=torch.float64).to(answer)
 
-    def __call__(self, context: Any, xq: Any) -> Any:
-        import torch
-
-        answer = self.learner(context, xq).detach()
-        drawn = torch.randn(answer.shape, generator=self.generator, dtype=torch.float64)
-        return answer + self.noise * drawn.to(answer)
+    return answered
 
 
 class Planted:
@@ -118,9 +117,8 @@ def behind(adapter: str, learner: Any) -> Any:
     if adapter == "scikit-learn":
         return adapters.from_sklearn(Planted(learner))
     if adapter == "text":
-        return adapters.from_text(
-            lambda prompt: _read_and_answered(learner, prompt), "compact", decimals=DECIMALS, concurrency=1
-        )
+        asked = functools.partial(_read_and_answered, learner)
+        return adapters.from_text(asked, "compact", decimals=DECIMALS, concurrency=1)
     return learner
 
 
@@ -153,8 +151,6 @@ def _drawn(candidate: identification.Candidate, generator: Any) -> dict[str, Any
 
 def _asked(seed: int, index: int, count: int) -> dict[str, Any]:
     """One subject, asked for among the whole catalogue."""
-    from mesascope.streams import stream
-
     name, families = _subjects()[index], _families()
     family = families[index // 3 % 2]
     known = {one.name: one for one in identification.candidates(family)}
@@ -168,7 +164,7 @@ def _asked(seed: int, index: int, count: int) -> dict[str, Any]:
         way = WAYS[index % len(WAYS[:-1]) if family.d_out == 1 else 0]  # texts and estimators have one target
         noise, truth = NOISE * (index % 6 == 5), name
         learner = known[name].build(**_drawn(known[name], stream(seed, "planted", index)))
-        asked = Noisy(learner, noise, stream(seed, "noise", index)) if noise else learner
+        asked = _noisy(learner, stream(seed, "noise", index)) if noise else learner
     start = time.process_time()
     with tempfile.TemporaryDirectory() as folder:
         asked = _recorded(asked, family, count, seed, Path(folder)) if way == "replay" else behind(way, asked)
@@ -206,9 +202,8 @@ def _false_names(
     fresh = identification.battery(family, FRESH, found.seed, "fresh")
     fresh = {name: fresh[name] for name in (["own"] if kind == OWN_TASKS else fresh)}
     for name in (one for one in found.names if one != truth):
-        expected = answers(learner, fresh) or answers(
-            learner, {key: one.to(torch.float32) for key, one in fresh.items()}
-        )
+        single = {key: one.to(torch.float32) for key, one in fresh.items()}
+        expected = answers(learner, fresh) or answers(learner, single)
         predicted = answers(_built(name, found.parameters(name), known), fresh)
         size = sizes(fresh, expected)
         far = [float(squared_differences(one, predicted[key], size[key]).mean()) for key, one in expected.items()]
@@ -222,9 +217,7 @@ def _built(name: str, parameters: Mapping[str, Any], known: Mapping[str, Any]) -
     if "matrix" in parameters:
         return learners.PreconditionedGradientDescent(parameters["matrix"])
     form, _, inner = name.partition(" ")
-    if form in FORMS:
-        return FORMS[form](known[inner].build(**parameters))
-    return known[name].build(**parameters)
+    return FORMS[form](known[inner].build(**parameters)) if form in FORMS else known[name].build(**parameters)
 
 
 def measure(lab: study.Lab, settings: Calibration) -> None:
@@ -238,14 +231,14 @@ def measure(lab: study.Lab, settings: Calibration) -> None:
     lab.stage("trials", _trials, {name: np.concatenate([one[name] for one in saved], axis=1) for name in saved[0]})
 
 
-def _trials(arrays: Mapping[str, np.ndarray]) -> Arrays:
+def _trials(arrays: Mapping[str, Any]) -> Arrays:
     return Arrays(arrays, **dict.fromkeys(arrays, "seed trial"))
 
 
 def _part(seeds: list[int], indices: np.ndarray, count: int) -> Arrays:
     """Trials of each seed; ``indices`` of subjects are ``(trials, seeds)``."""
     rows = [[_asked(seed, int(index), count) for index in own] for seed, own in zip(seeds, indices.T, strict=True)]
-    return _trials({name: np.array([[one[name] for one in row] for row in rows]) for name in rows[0][0]})
+    return _trials({name: [[one[name] for one in row] for row in rows] for name in rows[0][0]})
 
 
 def _of(r: Any, name: str, **said: bool) -> np.ndarray:
@@ -253,10 +246,8 @@ def _of(r: Any, name: str, **said: bool) -> np.ndarray:
     trials = r["trials"]
     are = {"truth": trials["has_truth"].astype(bool), "noise": trials["noise"] > 0,
            "alien": trials["way"] == WAYS.index("alien")}  # fmt: skip
-    which = np.ones_like(are["truth"])
-    for key, value in said.items():
-        which &= are[key] == value
-    return trials[name][which]
+    which = [are[key] == value for key, value in said.items()]
+    return trials[name][np.all(which, axis=0)] if which else trials[name].ravel()
 
 
 def _share(id: str, sentence: str, read: Any, bound: Bound, why: str, at_least: int = 50) -> Claim:

@@ -19,7 +19,7 @@ from mesascope.errors import ArgumentError
 from mesascope.studies.identifying import language_models, regressors
 from mesascope.studies.identifying.calibration import budget
 from mesascope.studies.identifying.language_models import RATES, STEPS
-from mesascope.studies.identifying.regressors import MODEL, PAIRS, SHOWN
+from mesascope.studies.identifying.regressors import MODEL, PAIRS, SHOWN, stream
 from mesascope.study import Arrays, Bound, Claim, Count, Figure, Level, Line, Lines, Reading, Study, above, below, ours
 
 SHEN = "Shen et al., Do Pretrained Transformers Learn In-Context by Gradient Descent? (ICML 2024)"
@@ -63,8 +63,6 @@ def _tasks(problem: str, settings: PretrainedModel, seed: int) -> tasks.Episode:
     """Tasks of a problem; of copying, each input has a label of its own, and queries are inputs of the context."""
     import torch
 
-    from mesascope.streams import stream
-
     name = f"pretrained {problem}"
     if problem != "copying":
         return regressors.drawn(_family(problem, queries=settings.queries), settings.tasks, seed, name)
@@ -82,8 +80,6 @@ def _answers(seeds: Sequence[int], settings: PretrainedModel, model: Any) -> Arr
     ``reordered`` are answers of the model with all pairs in another order.
     """
     import torch
-
-    from mesascope.streams import stream
 
     def asked(one: Any, context: tasks.Context, rows: Any, xq: Any) -> np.ndarray:
         return one(tasks.Context(context.x[:, rows], context.y[:, rows]), xq).detach()[..., 0].numpy()
@@ -120,8 +116,6 @@ def _untrained(seeds: Sequence[int], settings: PretrainedModel, model: Any) -> A
 
 def _descents(seeds: Sequence[int], settings: PretrainedModel, model: Any) -> Arrays:
     """Overlaps of likeliest tokens, of the model and of the network with random weights."""
-    from mesascope.streams import stream
-
     found: dict[str, list[Any]] = {"order": [], "none": [], "descent": []}
     for seed in seeds:
         drawn = _family("linear", FEW).sample(settings.descents, stream(seed, "pretrained descent"))

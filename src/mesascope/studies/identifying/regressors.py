@@ -12,6 +12,7 @@ from mesascope import adapters, learners, nets, tasks, training
 from mesascope.study import Line
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
 # Pairs of a whole context, and the numbers of pairs that regressors are given.
@@ -41,9 +42,14 @@ def drawn(family: Any, count: int, seed: int, name: str) -> tasks.Episode:
     """Tasks of a seed in double precision; each name has tasks of its own."""
     import torch
 
+    return family.sample(count, stream(seed, name)).to(torch.float64)
+
+
+def stream(seed: int, name: str, *index: int) -> torch.Generator:
+    """See `mesascope.streams.stream`, which is imported when a study runs."""
     from mesascope.streams import stream
 
-    return family.sample(count, stream(seed, name)).to(torch.float64)
+    return stream(seed, name, *index)
 
 
 @functools.cache
@@ -99,17 +105,6 @@ def references() -> dict[str, Any]:
     }
 
 
-def _estimators() -> dict[str, Any]:
-    from sklearn import ensemble, svm
-
-    made = {
-        "forest": ensemble.RandomForestRegressor(max_depth=3, random_state=0),
-        "boosting": ensemble.GradientBoostingRegressor(random_state=0),
-        "svr": svm.SVR(),
-    }
-    return {name: adapters.from_sklearn(one) for name, one in made.items()}
-
-
 def _error(learner: Any, context: Any, xq: Any, yq: Any) -> np.ndarray:
     """A number a task."""
     return (learner(context, xq) - yq).detach()[:, 0, 0].cpu().numpy()
@@ -129,8 +124,15 @@ def errors_by_pairs(model: Any, exact: tasks.Episode, read: tasks.Episode) -> di
 
 def errors_with_all(model: Any, exact: tasks.Episode, read: tasks.Episode) -> dict[str, np.ndarray]:
     """With all pairs: of estimators that take a task at a time, and of the model where no pair has its own label."""
-    shuffled = tasks.Context(read.context.x, read.context.y.flip(1))
-    errors = {name: _error(one, read.context, read.xq, exact.yq) for name, one in _estimators().items()}
+    from sklearn import ensemble, svm
+
+    made = {
+        "forest": ensemble.RandomForestRegressor(max_depth=3, random_state=0),
+        "boosting": ensemble.GradientBoostingRegressor(random_state=0),
+        "svr": svm.SVR(),
+    }
+    known, shuffled = read.context, tasks.Context(read.context.x, read.context.y.flip(1))
+    errors = {name: _error(adapters.from_sklearn(one), known, read.xq, exact.yq) for name, one in made.items()}
     return errors | {"shuffled": _error(model, shuffled, read.xq, exact.yq)}
 
 

@@ -8,6 +8,7 @@ by hand, in place of that copy.
 from __future__ import annotations
 
 import functools
+import itertools
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -28,8 +29,8 @@ KINDS = {
     "mesa": ("trained", "mesa"), "mesa-gates": (0.8, "mesa with forget gates"),
 }  # fmt: skip
 HYBRIDS = [kind for kind in KINDS if kind != "softmax"]
-# Networks by their names: layers, and whether they have MLPs.
-SIZES = {"two": ("softmax, {0}", False), "four": ("softmax, {0}*3", True)}
+# Networks by their names: layers, and the factor of the width in their MLPs, if they have any.
+SIZES = {"two": ("softmax, {0}", None), "four": ("softmax, {0}*3", 4)}
 ALONE = ("linear", "mesa")
 NUS = (0, 1, 2, 3)
 ALONE_LEARNED = ("alone-learned", "alone-reads")
@@ -64,24 +65,19 @@ class LanguageMesa:
     watch_windows: Count = 32  # Windows of an evaluation while training.
 
     def text(self, length: int, split: Literal["train", "validation"] = "train") -> language.TextWindows:
-        """Windows of the corpus, which is prepared where it is not there."""
+        """Windows of the corpus, which is prepared if it is missing."""
         folder = str(Path(self.corpus).resolve()) if self.corpus else _library(self.part)
         return language.TextWindows(folder, length, split, language.open_corpus(folder).checksum)
 
     def network(self, layers: str, vocabulary: int, **options: Any) -> Any:
-        """A language model for texts of any length: softmax layers know places, by turned keys, if not told otherwise.
-
-        Ridges do not decay, with gates or without.
-        """
-        usual: dict[str, Any] = {
-            "width": self.width, "n_heads": self.n_heads, "dpfp": self.dpfp, "tied": True, "positions": "rotary",
-        }  # fmt: skip
+        """A language model whose ridges do not decay, with gates or without; rotary positions are the default."""
+        sizes = {"width": self.width, "n_heads": self.n_heads, "dpfp": self.dpfp}
+        usual: dict[str, Any] = {**sizes, "tied": True, "positions": "rotary"}
         config = language.language_model_config(layers, vocabulary, self.context, **usual | options)
         heads = tuple(replace(own, ridge_kind="constant") for own in config.transformer.each_heads)
         return replace(config, transformer=replace(config.transformer, heads=heads))
 
     def plan(self, size: str, kind: str) -> Training:
-        """Training of networks of this size and kind."""
         return replace(self.training, learning_rate=RATES[size][kind]) if self.tuned else self.training
 
     def bands(self) -> dict[str, slice]:
@@ -114,27 +110,24 @@ def measure(lab: study.Lab, settings: LanguageMesa) -> None:
     lab.stage("pairs", measuring.pair_frequencies, windows.corpus, judged)
     network = functools.partial(settings.network, vocabulary=windows.corpus.index.vocabulary)
 
-    def trained(size: str, kind: str, layers: str, **options: Any) -> list[Any]:
-        name = f"{size}-{kind.replace(' ', '-')}"
-        return lab.train(
-            name, network(layers, **options), windows, settings.plan(size, kind), loss=language.next_token_loss,
-            watch=lambda net: {"loss": float(language.token_losses(net, watched).mean())},
-        )  # fmt: skip
+    def watch(net: Any) -> dict[str, float]:
+        return {"loss": float(language.token_losses(net, watched).mean())}
 
-    groups: dict[str, dict[str, list[Any]]] = {}
-    for size, (layers, with_mlps) in SIZES.items():
-        mlp = 4 if with_mlps else None
-        groups[size] = {
-            kind: trained(
-                size, kind, layers.format(kind.removesuffix("-gates")), mlp=mlp, forget=kind.endswith("-gates")
-            )
-            for kind in KINDS
-        }
+    groups: dict[str, dict[str, list[Any]]] = {size: {} for size in (*SIZES, "alone")}
+
+    def train(size: str, kind: str, layers: str, **options: Any) -> None:
+        name, plan = f"{size}-{kind.replace(' ', '-')}", settings.plan(size, kind)
+        groups[size][kind] = lab.train(
+            name, network(layers, **options), windows, plan, loss=language.next_token_loss, watch=watch
+        )
+
+    for size, (layers, mlp) in SIZES.items():
+        for kind in KINDS:
+            train(size, kind, layers.format(kind.removesuffix("-gates")), mlp=mlp, forget=kind.endswith("-gates"))
     shifted: dict[str, Any] = {"key_shift": True, "positions": "none"}
-    groups["alone"] = {
-        f"{kind} {nu}": trained("alone", f"{kind} {nu}", kind, dpfp=nu, **shifted) for kind in ALONE for nu in NUS
-    }
-    groups["alone"]["softmax"] = trained("alone", "softmax", "softmax", **shifted)
+    for kind, nu in itertools.product(ALONE, NUS):
+        train("alone", f"{kind} {nu}", kind, dpfp=nu, **shifted)
+    train("alone", "softmax", "softmax", **shifted)
     for size, members in groups.items():
         losses = functools.cache(functools.partial(measuring.token_losses, members, judged))
         lab.stage(size, measuring.banded, losses, settings.bands(), members, judged, settings.context)
@@ -197,11 +190,9 @@ def _learned(id: str, sentence: str, networks: Sequence[tuple[str, str]]) -> Cla
 
 
 def _reads(id: str, sentence: str, sizes: Iterable[str], learned: str) -> Claim:
-    gains = beside(
-        [reach(size, "softmax") for size in sizes],
-        "nats that a token of the second half of the context loses more where what is read before it is cut to the "
-        "eighth to quarter nearest to it, each network of softmax",
-    )
+    words = ("nats that a token of the second half of the context loses more where what is read before it is cut to "
+             "the eighth to quarter nearest to it, each network of softmax")  # fmt: skip
+    gains = beside([reach(size, "softmax") for size in sizes], words)
     return Claim(id, sentence, gains, above(0.0), ours("premise"), premises=(learned,))
 
 
@@ -210,11 +201,8 @@ def _reads(id: str, sentence: str, sizes: Iterable[str], learned: str) -> Claim:
 
 def _training(size: str) -> list[Line]:
     """Losses while training, after the first evaluation."""
-    runs, later = {kind: study.stage(f"{size}-{kind}") for kind in KINDS}, slice(1, None)
-    return [
-        Line(run["step"].at(later, "later"), run["loss"].at((slice(None), later), "later"), *KINDS[kind])
-        for kind, run in runs.items()
-    ]
+    runs, later = {kind: study.stage(f"{size}-{kind}") for kind in KINDS}, (..., slice(1, None))
+    return [Line(run["step"].at(later, ""), run["loss"].at(later, ""), *KINDS[kind]) for kind, run in runs.items()]
 
 
 def _by_token(size: str) -> list[Line]:

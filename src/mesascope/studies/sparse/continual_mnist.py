@@ -13,21 +13,7 @@ import numpy as np
 
 from mesascope import meta, nets, study, tasks
 from mesascope.studies.sparse.following import follow
-from mesascope.study import (
-    Arrays,
-    Claim,
-    Count,
-    Figure,
-    Line,
-    Lines,
-    Reading,
-    Study,
-    above,
-    beside,
-    frozen,
-    ours,
-    stage,
-)
+from mesascope.study import Arrays, Claim, Count, Figure, Line, Lines, Reading, Study, above, beside, ours, stage
 
 STREAMS = ("rotations", "permutations", "many permutations")
 METHODS = ("SGD", "replay", "GEM", "MER", "Sync", "La-MAML", "sparse-La-MAML")
@@ -37,7 +23,7 @@ PARAMETERS = ("W1", "b1", "W2", "b2", "W3", "b3")
 # Looks at a task that is seen several times.
 LOOKS = 10
 # Retained accuracy, and backward transfer and interference, in percent, by stream: Table 4.5.
-TABLE = study.printed("Table 4.5")
+TABLE, LEFT, RIGHT = map(study.printed, ("Table 4.5", "Fig. 4.3 left, centre", "Fig. 4.3 right"))
 PRINTED = {
     "SGD": {"retained": (53.38, 55.42, 32.62), "transfer": (-5.44, -13.76, -19.06)},
     "GEM": {"retained": (67.38, 55.42, 32.14), "transfer": (-18.02, -24.42, -23.52)},
@@ -55,7 +41,7 @@ TUNED = {
 }
 
 
-@frozen
+@study.frozen
 class ContinualMnist:
     dataset: str = "mnist"  # Digits: mnist, or digits, which need no download.
     size: Count = 28  # Pixels of a side.
@@ -123,11 +109,13 @@ def measure(lab: study.Lab, settings: ContinualMnist) -> None:
 
 def _table(found: Mapping[tuple[str, str], Any]) -> Arrays:
     """In percent: accuracy at the end, and the same less that just after each task; means over tasks."""
-    arrays = {
-        name: 100 * np.array([[(found[stream, method]["retained"] - less * found[stream, method]["learned"]).mean(1)
-                               for method in METHODS] for stream in STREAMS]).transpose(2, 0, 1)
-        for name, less in (("retained", 0.0), ("transfer", 1.0))
-    }  # fmt: skip
+
+    def mean(less: float) -> np.ndarray:
+        rows = [[found[stream, method] for method in METHODS] for stream in STREAMS]
+        means = [[(one["retained"] - less * one["learned"]).mean(1) for one in row] for row in rows]
+        return 100 * np.array(means).transpose(2, 0, 1)
+
+    arrays = {"retained": mean(0.0), "transfer": mean(1.0)}
     return Arrays(arrays, **dict.fromkeys(arrays, "seed stream method"))
 
 
@@ -149,8 +137,8 @@ widths = stage("widths")
 
 def _of(quantity: str, method: str) -> Reading:
     """A quantity of a method by seed and stream, in percent."""
-    words = {quantity: f"{WORDS[quantity]} of {method}"}
-    return stage("table", **words)[quantity].map(lambda table: table[:, :, METHODS.index(method)], words[quantity])
+    place, words = METHODS.index(method), f"{WORDS[quantity]} of {method}"
+    return stage("table")[quantity].map(lambda table: table[:, :, place], words)
 
 
 def _above(methods: Sequence[str], others: Sequence[str]) -> Reading:
@@ -171,11 +159,6 @@ def _at_switches(shares: np.ndarray) -> np.ndarray:
     return (steps[:, 1:, 0] - steps[:, 1:, -1]).mean(1)
 
 
-def _wider(quantity: str, words: str, compare: Any) -> Reading:
-    """Results of the narrowest networks and of the widest."""
-    return widths[quantity].map(lambda numbers: compare(numbers[:, 0], numbers[:, -1]), words)
-
-
 def _printed(quantity: str, method: str, name: str) -> Claim:
     values = PRINTED[method][quantity]
     return Claim(name, f"{method}'s {WORDS[quantity]} is within 1.5 points of the thesis', on each stream",
@@ -188,26 +171,21 @@ def _bar(quantity: str, stream: str) -> Lines:
     place = STREAMS.index(stream)
     known = {METHODS.index(name): numbers[quantity][place] for name, numbers in PRINTED.items()}
     label = {"retained": "retained accuracy (%)", "transfer": "backward transfer (points)"}[quantity]
-    return Lines(
-        stream, "", label,
-        [
-            Line(range(len(METHODS)), stage("table")[quantity].at((slice(None), place), stream), "trained", "each seed",
-                 each=True, marks="o"),
-            Line([*known], [*known.values()], "gd", "thesis", marks="_"),
-        ],
-        limits={"xticks": range(len(METHODS)),
-                "xticklabels": [name.replace("sparse-", "sparse-\n") for name in METHODS]},
-    )  # fmt: skip
+    own, places = stage("table")[quantity].at((slice(None), place), stream), range(len(METHODS))
+    lines = [
+        Line(places, own, "trained", "each seed", each=True, marks="o"),
+        Line([*known], [*known.values()], "gd", "thesis", marks="_"),
+    ]
+    names = [name.replace("sparse-", "sparse-\n") for name in METHODS]
+    return Lines(stream, "", label, lines, limits={"xticks": places, "xticklabels": names})
 
 
 def _shares(training: str, title: str = "", looks: int = 1) -> Lines:
     """Percent closed of each parameter along tasks."""
     shares = stage(training)["closed"].map(lambda shares: 100 * shares, "percent closed")
     along = shares.map(lambda shares: np.arange(shares.shape[1]) / looks, "tasks")
-    lines = [
-        Line(along, shares.at((..., index), name), index / (len(PARAMETERS) - 1), name)
-        for index, name in enumerate(PARAMETERS)
-    ]
+    shades = np.linspace(0, 1, len(PARAMETERS))
+    lines = [Line(along, shares.at((..., i), name), shades[i], name) for i, name in enumerate(PARAMETERS)]
     return Lines(title, "tasks", "closed (%)", lines)
 
 
@@ -252,12 +230,10 @@ STUDY = Study(
             Claim("closes", "at least a tenth of the last layer's weights are closed at the end, with rates and with "
                   "masks",
                   beside([_closed(method).at((slice(None), 2), "of the last layer") for method in LEARNED],
-                         "percent of the last layer's weights closed at the end of rotations"), above(10.0),
-                  study.printed("Fig. 4.3 left, centre")),
+                         "percent of the last layer's weights closed at the end of rotations"), above(10.0), LEFT),
             Claim("closes-towards-output", "the share of closed weights grows from each layer to the next",
                   beside([_closed(method).map(lambda shares: np.diff(shares, axis=1), method) for method in LEARNED],
-                         "points of closed weights of a layer above the one before"), above(0.0),
-                  study.printed("Fig. 4.3 left, centre")),
+                         "points of closed weights of a layer above the one before"), above(0.0), LEFT),
         )),
         Figure("widths", "Percent of all weights that no longer change after turned images, and what is retained of "
                "them, by the width of a network that learns masks; mean and range over seeds. Thesis: Fig. 4.3, "
@@ -268,19 +244,22 @@ STUDY = Study(
                   [Line(widths["width"], widths["retained"], "trained", "retained", marks="o-")], log="x"),
         ), columns=2, claims=(
             Claim("less-in-large", "the widest networks close less than half as many of their weights as the narrowest",
-                  _wider("closed", "percent closed of the narrowest less twice that of the widest",
-                         lambda narrow, wide: narrow - 2 * wide), above(0.0), study.printed("Fig. 4.3 right")),
+                  widths["closed"].map(lambda closed: closed[:, 0] - 2 * closed[:, -1],
+                                       "percent closed of the narrowest less twice that of the widest"),
+                  above(0.0), RIGHT),
             Claim("more-retained-in-large", "wider networks retain more accuracy than the narrowest",
-                  _wider("retained", "points of retained accuracy of the widest above the narrowest",
-                         lambda narrow, wide: wide - narrow), above(0.0), study.printed("Fig. 4.3 right")),
+                  widths["retained"].map(lambda retained: retained[:, -1] - retained[:, 0],
+                                         "points of retained accuracy of the widest above the narrowest"),
+                  above(0.0), RIGHT),
         )),
         Figure("passes", "Percent of entries that do not change where La-MAML sees each task several times; mean and "
                "range over seeds. Thesis: Fig. 4.4.", (_shares("passes", looks=LOOKS),), columns=1, size=(7, 3.5),
                claims=(
             Claim("closes-at-switches", "in several passes, more weights are closed in the first tenth of a task than "
                   "in its last",
-                  stage("passes")["closed"].map(_at_switches, "points closed in the first tenth of a task less those "
-                                                "in its last"), above(0.0), study.printed("Fig. 4.4")),
+                  stage("passes")["closed"].map(
+                      _at_switches, "points closed in the first tenth of a task less those in its last"),
+                  above(0.0), study.printed("Fig. 4.4")),
         )),
     ),
     deviations=(

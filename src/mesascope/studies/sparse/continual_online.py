@@ -91,10 +91,8 @@ def _before(lab: study.Lab, settings: ContinualOnline, name: str) -> list[Any]:
     """Learners of a method, one a seed, that meta-learned on other classes."""
     family = tasks.FewShotImages(settings.before, settings.ways, 1, 4, settings.size)
     groups = [ParameterGroup(("method.*",), learning_rate=TUNED[name][1])] if name in MASKED else []
-    return lab.train(
-        f"before {name}", settings.learner(name), family, settings.pretraining, loss=meta.outer_loss,
-        parameter_groups=groups,
-    )  # fmt: skip
+    plan, loss = settings.pretraining, meta.outer_loss
+    return lab.train(f"before {name}", settings.learner(name), family, plan, loss=loss, parameter_groups=groups)
 
 
 def _method(settings: ContinualOnline, name: str) -> tuple[Any, Any]:
@@ -112,12 +110,9 @@ def _percent(told: Mapping[str, np.ndarray], first: np.ndarray, ways: int, maske
 
     ``total`` is the accuracy on all of it, ``surprised`` that on first batches of tasks above chance.
     """
-    keys = ("accuracy", "closed") if masked else ("accuracy",)
+    keys, accuracy = ("accuracy", "closed") if masked else ("accuracy",), told["accuracy"]
     parts = {key: 100 * np.stack([one.mean(1) for one in np.array_split(told[key], PARTS, 1)], 1) for key in keys}
-    whole = {
-        "total": 100 * told["accuracy"].mean(1),
-        "surprised": 100 * (told["accuracy"].mean(1, where=first) - 1 / ways),
-    }
+    whole = {"total": 100 * accuracy.mean(1), "surprised": 100 * (accuracy.mean(1, where=first) - 1 / ways)}
     return Arrays(parts | whole, **dict.fromkeys(keys, "seed part"), **dict.fromkeys(whole, "seed"))
 
 
@@ -136,13 +131,11 @@ def _each(key: str, words: str, *names: str) -> Reading:
 
 
 def _above(name: str, *others: str) -> Reading:
-    """Points of accuracy on a stream above others, by seed, and stream and other."""
     return points_above(name, *others, of=lambda r: _totals(r).values(), names=METHODS)
 
 
 def _closed(r: Any) -> list[Line]:
-    shown = [(name, stay) for name in MASKED for stay in _stays(r)]
-    along = np.arange(1, PARTS + 1) / PARTS
+    shown, along = [(name, stay) for name in MASKED for stay in _stays(r)], np.arange(1, PARTS + 1) / PARTS
     return [Line(along, r[f"{name} {stay}"]["closed"], index / len(shown), f"{METHODS[name]}, {stay}")
             for index, (name, stay) in enumerate(shown)]  # fmt: skip
 

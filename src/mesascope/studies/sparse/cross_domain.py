@@ -42,10 +42,8 @@ class CrossDomain(FewShot):
 def measure(lab: study.Lab, settings: CrossDomain) -> None:
     drawn = {"own": lab.draw(settings.family("test"), settings.tasks, "eval")}
     for domain in settings.domains:  # before anything trains, as a dataset may be missing
-        family = dataclasses.replace(
-            settings.family("test"), dataset=domain, ways=settings.domain_ways, rotations=settings.turned
-        )
-        found = lab.draw(family, settings.tasks, f"eval {domain}")
+        changes = {"dataset": domain, "ways": settings.domain_ways, "rotations": settings.turned}
+        found = lab.draw(dataclasses.replace(settings.family("test"), **changes), settings.tasks, f"eval {domain}")
         if (width := found.xq.shape[-1]) != (own := drawn["own"].xq.shape[-1]):
             refuse("domains", f"have images of {own} numbers", f"{domain}, of {width}", "leave it out")
         drawn[f"on {domain}"] = padded(found, settings.ways)
@@ -69,7 +67,6 @@ def _elsewhere(r: Any) -> dict[str, Any]:
 
 
 def _above(name: str, *others: str) -> Reading:
-    """Points of accuracy above other methods, by seed, dataset and method."""
     return few_shot.points_above(name, *others, of=lambda r: _elsewhere(r).values())
 
 

@@ -44,8 +44,6 @@ MINI_IMAGENET: dict[str, Any] = {
 
 @frozen
 class FewShot:
-    """Settings of a few-shot study."""
-
     dataset: str = "omniglot"  # Images of the tasks: omniglot, digits, or another dataset.
     ways: Count = 20  # Classes of a task.
     shots: Count = 1  # Images of each class in a context.
@@ -67,23 +65,20 @@ class FewShot:
         """Tasks of the classes of a part."""
         return tasks.FewShotImages(self.dataset, self.ways, self.shots, self.queries, self.size, part)
 
-    def network(self) -> nets.ClassifierConfig:
-        """The network before meta-learning."""
-        return nets.ClassifierConfig(self.architecture, self.width, self.in_channels, self.size, self.ways)
-
     def learner(self, method: str) -> meta.MetaLearnerConfig:
         """The network and a method of its inner steps."""
+        network = nets.ClassifierConfig(self.architecture, self.width, self.in_channels, self.size, self.ways)
         rate = TUNED[method] if self.inner_lr is None else self.inner_lr
-        return meta.MetaLearnerConfig(self.network(), method, rate, self.inner_steps)
+        return meta.MetaLearnerConfig(network, method, rate, self.inner_steps)
 
 
 def meta_trained(lab: study.Lab, name: str, settings: FewShot, method: str, **changes: Any) -> list[Any]:
     """Networks that a method meta-learned, one a seed; stage ``name`` has accuracy and closed shares by step."""
     rate = settings.rate_lr if method in _RATES else settings.mask_lr
+    groups = [] if method in _FIXED else [ParameterGroup(("method.*",), learning_rate=rate)]
     return lab.train(
         name, dataclasses.replace(settings.learner(method), **changes), settings.family(), settings.training,
-        loss=meta.outer_loss,
-        parameter_groups=[] if method in _FIXED else [ParameterGroup(("method.*",), learning_rate=rate)],
+        loss=meta.outer_loss, parameter_groups=groups,
         watch=watched(lab.draw(settings.family("test"), settings.watch_tasks, "watch")),
     )  # fmt: skip
 
@@ -134,11 +129,11 @@ def accuracies(groups: Mapping[str, Sequence[Any]], drawn: tasks.Episode) -> Arr
 
 def by_seed(numbers: Mapping[str, Sequence[Any]]) -> Arrays:
     """A number a seed by name."""
-    return Arrays({name: np.array(each) for name, each in numbers.items()}, **dict.fromkeys(numbers, "seed"))
+    return Arrays(numbers, **dict.fromkeys(numbers, "seed"))
 
 
 def learns(accuracy: Reading) -> Claim:
-    """The premise that meta-learned networks adapt to new classes."""
+    """Premise: meta-learned networks adapt to new classes."""
     return Claim("learns", "adapted networks classify more than half of the images correctly",
                  accuracy, above(50.0), ours("premise"), quantifier="mean")  # fmt: skip
 
@@ -149,14 +144,6 @@ def points_above(
     of: Callable[[Any], Iterable[Mapping[str, Any]]] = lambda r: [r["accuracy"]],
     names: Mapping[str, str] = METHODS,
 ) -> Reading:
-    """Points of accuracy of a method above others, by seed, and other.
-
-    Args:
-        of: takes accuracies by method from the results, of one kind of task or of several.
-        names: of the methods, in words.
-    """
-    words = " and ".join(names.get(other, other) for other in others)
-    return Reading(
-        f"points of accuracy of {names.get(name, name)} above {words}",
-        lambda r: np.stack([one[name] - one[other] for one in of(r) for other in others], axis=1),
-    )
+    """Points of accuracy of a method above others, by seed, and kind of task (``of`` results) and other."""
+    words = f"points of accuracy of {names.get(name, name)} above {' and '.join(names.get(own, own) for own in others)}"
+    return Reading(words, lambda r: np.stack([one[name] - one[own] for one in of(r) for own in others], axis=1))

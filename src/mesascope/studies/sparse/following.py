@@ -5,7 +5,7 @@ Both continue from their last checkpoint when a run is resumed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -34,11 +34,11 @@ def follow(
     passes: int = 1,
     looks: int = 1,
 ) -> Any:
-    """Train networks by a method of continual learning on ``count`` tasks, one after another.
+    """Train networks by a method of continual learning on ``count`` tasks of a stream for each seed.
 
-    Each seed has a network of ``network.build`` and a stream of its own, a batch of ``family``. Stage ``name`` holds
-    ``learned``, the accuracy on a task at its end, and ``retained``, at the end of all, by seed and task; and
-    ``closed``, the share of each parameter's entries that learning does not change, by seed, look and parameter.
+    Stage ``name`` holds ``learned``, the accuracy on a task at its end, and ``retained``, at the end of all, by seed
+    and task; and ``closed``, the share of each parameter's entries that learning does not change, by seed, look and
+    parameter.
 
     Args:
         seeds: of networks and streams; the run's if None.
@@ -50,17 +50,16 @@ def follow(
     from mesascope.training.family import stacked
 
     seeds = list(seeds or lab.seeds)
-    record = to_record({"network": network, "method": method, "family": family, "tasks": count, "batch": batch,
-                        "passes": passes, "seeds": seeds})  # fmt: skip
+    made = {"network": network, "method": method, "family": family, "tasks": count, "batch": batch, "passes": passes}
+    record = to_record({**made, "seeds": seeds})
     drawn = stacked([family.sample(count, stream(seed, "tasks", device=lab.device)) for seed in seeds])
     assert isinstance(drawn, tasks.Episode)
     each = passes * drawn.context.x.shape[2] // batch
     plan = Training(count * each, batch, evaluate_every=each // looks, checkpoint_every=10 * each)
 
     def begun() -> meta.ContinualState:
-        return meta.ContinualState(
-            [network.build(stream(seed, "init")).to(lab.device) for seed in seeds], method, seeds
-        )
+        members = [network.build(stream(seed, "init")).to(lab.device) for seed in seeds]
+        return meta.ContinualState(members, method, seeds)
 
     def finished(tensors: Mapping[str, Tensor]) -> list[Any]:
         state = begun()
@@ -68,15 +67,16 @@ def follow(
         return _watches(state, drawn, each)
 
     state = begun()
-    ensemble = lab.resumed(
-        name, record, plan, _watches(state, drawn, each),
-        lambda log, checkpoints, bar: training.fit(
-            state, lambda step: meta.batch_of(drawn, step, batch, passes), plan, evaluate=log, checkpoints=checkpoints,
-            observe=bar,
-        ),
-        finished,
-    )  # fmt: skip
+    go = _fit(state, lambda step: meta.batch_of(drawn, step, batch, passes), plan)
+    ensemble = lab.resumed(name, record, plan, _watches(state, drawn, each), go, finished)
     return lab.stage(name, lambda: _followed(lab.run.curves(name), meta.retained_accuracy(ensemble, drawn), looks))
+
+
+def _fit(state: Any, batches: Callable[[int], Any], plan: Training) -> Callable[..., Ensemble]:
+    """Training for `Lab.resumed`."""
+    return lambda log, checkpoints, bar: training.fit(
+        state, batches, plan, evaluate=log, checkpoints=checkpoints, observe=bar
+    )
 
 
 def _watches(state: meta.ContinualState, drawn: tasks.Episode, steps: int) -> list[Any]:
@@ -94,25 +94,19 @@ def _watches(state: meta.ContinualState, drawn: tasks.Episode, steps: int) -> li
 def _followed(curves: Arrays, at_the_end: Tensor, looks: int) -> Arrays:
     shares = [curves[name] for name in curves if name.startswith("closed ")]
     arrays = {"learned": curves["accuracy"][:, looks::looks], "retained": at_the_end.cpu().numpy()}
-    axes = dict.fromkeys(arrays, "seed task")
-    if shares:
-        arrays["closed"], axes["closed"] = np.stack(shares, -1), "seed look parameter"
-    return Arrays(arrays, **axes)
+    arrays |= {"closed": np.stack(shares, -1)} if shares else {}
+    return Arrays(arrays, learned="seed task", retained="seed task", closed="seed look parameter")
 
 
 class Streams:
-    """The state of several learners, each on a stream of batches of its own.
+    """The state of several learners, each on a stream of so many batches of its own.
 
-    Args:
-        states: of each learner.
-        steps: batches of a stream.
+    ``told`` holds the metrics of each batch by name, ``(members, steps)``, nan before their step.
     """
 
-    told: dict[str, Tensor]
-    """What each learner told of each batch, by name: ``(members, steps)``, nan where it is not yet there."""
-
     def __init__(self, states: Sequence[Any], steps: int) -> None:
-        self.states, self.steps, self.step, self.told = states, steps, 0, {}
+        self.states, self.steps, self.step = states, steps, 0
+        self.told: dict[str, Tensor] = {}
 
     def update(self, batches: Sequence[tasks.Context]) -> dict[str, Tensor]:
         """One step of each learner on its own batch."""
@@ -127,7 +121,6 @@ class Streams:
         return found
 
     def result(self) -> Ensemble:
-        """The networks or meta-learners."""
         return training.Ensemble([state.result() for state in self.states])
 
     def tensors(self) -> dict[str, Tensor]:
@@ -157,13 +150,11 @@ def follow_batches(
 ) -> dict[str, np.ndarray]:
     """Metrics of each batch before it is learned from, ``(seeds, steps)`` by name, one stream a seed.
 
-    Args:
-        method: of online learning, whose ``state`` a seed starts from.
-        network: its config.
-        start: the training that networks start from, and their weights in ``starts``; empty if they start afresh.
+    ``start`` names the training that networks start from, with their weights in ``starts``; it may be empty.
     """
     steps, settings = len(streams[0]), streams[0].settings
     record = {"network": network, "method": method, "family": settings, "steps": steps, "seeds": lab.seeds}
+    record |= {"start": start} if start else {}
     given = starts or [None] * len(lab.seeds)
     state = Streams([method.state(seed, one, lab.device) for seed, one in zip(lab.seeds, given, strict=True)], steps)
     plan = Training(steps, evaluate_every=steps)
@@ -171,10 +162,5 @@ def follow_batches(
     def batches(step: int) -> list[tasks.Context]:
         return [tasks.Context(*(part.to(lab.device) for part in own(step))) for own in streams]
 
-    lab.resumed(
-        name, to_record(record | ({"start": start} if start else {})), plan, (),
-        lambda log, checkpoints, bar: training.fit(
-            state, batches, plan, evaluate=log, checkpoints=checkpoints, observe=bar
-        ),
-    )  # fmt: skip
+    lab.resumed(name, to_record(record), plan, (), _fit(state, batches, plan))
     return {name: numbers.numpy() for name, numbers in state.told.items()}

@@ -5,6 +5,7 @@ Thesis: Fig. 4.2. MAML and sparse-MAML meta-learn with more and more inner steps
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -37,17 +38,17 @@ def measure(lab: study.Lab, settings: Plasticity) -> None:
 
 def _measured(trained: dict[str, list[list[Any]]], values: tuple[float, ...], drawn: Any) -> Arrays:
     """Accuracy in percent and percent closed, by seed and value."""
-    found = {
-        f"accuracy {method}": 100
-        * np.array([[accuracy_by_task(one, drawn).mean() for one in group] for group in groups]).T
-        for method, groups in trained.items()
-    }
-    found["closed"] = 100 * np.array([[one.sparsity() for one in group] for group in trained["sparse-maml"]]).T
+
+    def percent(method: str, share: Callable[[Any], float]) -> np.ndarray:
+        return 100 * np.array([[share(one) for one in group] for group in trained[method]]).T
+
+    found = {f"accuracy {own}": percent(own, lambda one: accuracy_by_task(one, drawn).mean()) for own in METHODS}
+    found["closed"] = percent("sparse-maml", lambda one: one.sparsity())
     return Arrays({"x": np.array(values, dtype=float), **found}, x="value", **dict.fromkeys(found, "seed value"))
 
 
-WORDS = {"closed": "percent of entries closed", "accuracy maml": "accuracy of MAML in percent",
-         "accuracy sparse-maml": "accuracy of sparse-MAML in percent"}  # fmt: skip
+WORDS = {f"accuracy {method}": f"accuracy of {label} in percent" for method, label in METHODS.items()}
+WORDS["closed"] = "percent of entries closed"
 lengths, rates = stage("lengths", **WORDS), stage("rates", **WORDS)
 LONGER, LARGER = "most steps less fewest", "largest rate less smallest"
 
@@ -58,7 +59,6 @@ def _gain(points: Reading, ends: str) -> Reading:
 
 
 def _more(axis: study.StageReading, ends: str) -> Reading:
-    """Points that sparse-MAML gains more than MAML."""
     return _gain(axis["accuracy sparse-maml"], ends) - _gain(axis["accuracy maml"], ends)
 
 

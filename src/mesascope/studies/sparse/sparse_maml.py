@@ -48,11 +48,9 @@ falls = curves.map(
 
 
 def _layers(r: Any) -> list[Line]:
-    layers = _by_layer(curves(r))
-    return [
-        Line(curves(r)["step"], one, place / max(len(layers) - 1, 1), f"layer {place + 1}")
-        for place, one in enumerate(layers)
-    ]
+    layers, step = _by_layer(curves(r)), curves(r)["step"]
+    last = max(len(layers) - 1, 1)
+    return [Line(step, one, place / last, f"layer {place + 1}") for place, one in enumerate(layers)]
 
 
 def _starts(column: str, **limits: Any) -> Lines:

@@ -58,7 +58,6 @@ def _differ(learner: Any) -> float:
 
 
 def _closed(groups: dict[str, list[Any]]) -> Arrays:
-    """Percent of entries that inner steps do not change."""
     return few_shot.by_seed({name: [100 * one.sparsity() for one in group] for name, group in groups.items()})
 
 
