@@ -54,8 +54,8 @@ def measure(lab: study.Lab, settings: LanguageRegression) -> None:
         for seed in lab.seeds
     ]  # fmt: skip
     asked = dict(zip(lab.seeds, models, strict=True))
-    whole = regressors.errors_with_all
-    lab.stage("errors", _by_task, asked, settings, regressors.errors_by_pairs, "seed pairs task", settings.tasks)
+    by_pairs, whole = regressors.errors_by_pairs, regressors.errors_with_all
+    lab.stage("errors", _by_task, asked, settings, by_pairs, "seed pairs task", settings.tasks)
     lab.stage("whole", _by_task, asked, settings, whole, "seed task", settings.slow_tasks)
     lab.stage("identified", _identified, asked, budget(settings.identify_tasks))
     if served is not None:
@@ -73,21 +73,13 @@ def _trained(lab: study.Lab, settings: LanguageRegression) -> list[Any]:
 
 def _by_names(lab: study.Lab, served: Callable[[str], str], count: int) -> Arrays:
     """Errors on rows of a real table with names of features, without, and with names exchanged."""
-    found = [
-        adapters.names_matter(served, None, count, seed, cache=lab.run.path / f"names-{seed}.jsonl")
-        for seed in lab.seeds
-    ]
+    caches = {seed: lab.run.path / f"names-{seed}.jsonl" for seed in lab.seeds}
+    found = [adapters.names_matter(served, None, count, seed, cache=cache) for seed, cache in caches.items()]
     arrays = {name: [[row[name].value for row in one] for one in found] for name in ("error", "more than without")}
     return Arrays(arrays, **dict.fromkeys(arrays, "seed names"))
 
 
-def _by_task(
-    models: Mapping[int, Any],
-    settings: LanguageRegression,
-    errors: Callable[..., Mapping[str, np.ndarray]],
-    axes: str,
-    most: int,
-) -> Arrays:
+def _by_task(models: Mapping[int, Any], settings: Any, errors: Callable[..., Any], axes: str, most: int) -> Arrays:
     """Errors of a model by seed, from tasks as they are and from the same as the model reads them."""
     rows = []
     for seed, model in models.items():
@@ -107,8 +99,8 @@ def _identified(models: Mapping[int, Any], most: int) -> Arrays:
         found["own"].append([rows[one.name].own_difference.mean.value for one in catalogue])
         found["worst"].append([max(x.low for x in rows[one.name].differences.values()) for one in catalogue])
         found["sense"].append(answer.standing.kind)
-    return Arrays(found | {"candidate": [one.name for one in catalogue]}, own="seed candidate", worst="seed candidate",
-                  sense="seed", candidate="candidate")  # fmt: skip
+    axes = {"own": "seed candidate", "worst": "seed candidate", "sense": "seed", "candidate": "candidate"}
+    return Arrays(found | {"candidate": [one.name for one in catalogue]}, **axes)
 
 
 def _answered(r: Any, name: str) -> np.ndarray:
@@ -164,7 +156,6 @@ shuffled = study.stage("whole")["shuffled"].map(
 
 
 def _nearest(name: str, words: str) -> Reading:
-    """The least of all candidates, by seed."""
     return found[name].map(lambda distances: distances.min(1), words)
 
 
@@ -173,12 +164,10 @@ def _claim(id: str, sentence: str, reading: Reading, bound: study.Bound, source:
 
 
 def _curves() -> list[Line]:
-    roles: Mapping[str, Any] = {MODEL: "trained", "bayes": "limit", "linear": "gd"}
-    shades = np.linspace(0, 1, len(SHOWN))
-    return [
-        Line(COUNTS, study.beside([_error(name, count) for count in COUNTS], label), roles.get(name, shade), label)
-        for (name, label), shade in zip(SHOWN.items(), shades, strict=True)
-    ]
+    shades: Mapping[str, Any] = dict(zip(SHOWN, np.linspace(0, 1, len(SHOWN)), strict=True))
+    roles = {**shades, MODEL: "trained", "bayes": "limit", "linear": "gd"}
+    each = {name: study.beside([_error(name, count) for count in COUNTS], name) for name in SHOWN}
+    return [Line(COUNTS, each[name], roles[name], label) for name, label in SHOWN.items()]
 
 
 def _bars(name: str, labels: Sequence[str | None] = (None,) * len((*SHOWN, *SLOW))) -> Callable[[Any], list[Line]]:
@@ -201,7 +190,6 @@ def _bars(name: str, labels: Sequence[str | None] = (None,) * len((*SHOWN, *SLOW
 
 
 def _distances(r: Any) -> list[study.Grid]:
-    """Distances in percent."""
     means = {name: found(r)[name].mean(0) for name in ("own", "worst")}
     order = np.argsort(means["own"])[:12]
     values = 100 * np.stack([means["own"][order], means["worst"][order]], 1)

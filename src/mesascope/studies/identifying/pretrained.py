@@ -75,10 +75,7 @@ def _tasks(problem: str, settings: PretrainedModel, seed: int) -> tasks.Episode:
 
 
 def _answers(seeds: Sequence[int], settings: PretrainedModel, model: Any) -> Arrays:
-    """Answers of the model and of regressors by problem and number of pairs, with the labels of contexts and queries.
-
-    ``reordered`` are answers of the model with all pairs in another order.
-    """
+    """Answers of the model, also with pairs ``reordered``, and of regressors; labels of contexts and queries."""
     import torch
 
     def asked(one: Any, context: tasks.Context, rows: Any, xq: Any) -> np.ndarray:
@@ -95,9 +92,8 @@ def _answers(seeds: Sequence[int], settings: PretrainedModel, model: Any) -> Arr
             drawn = _tasks(problem, settings, seed)
             read = reader.as_written(drawn)
             for name, one in known.items():
-                found[name][place].append(
-                    np.stack([asked(one, read.context, slice(count), read.xq) for count in COUNTS])
-                )
+                rows = [asked(one, read.context, slice(count), read.xq) for count in COUNTS]
+                found[name][place].append(np.stack(rows))
             found["reordered"][place].append(asked(reader, read.context, order, read.xq))
             found["label"][place].append(drawn.yq[..., 0].numpy())
             found["context"][place].append(read.context.y[..., 0].numpy())
@@ -169,14 +165,10 @@ def _error(name: str, problem: str, count: int = PAIRS) -> Reading:
     return answers.map(read, f"error of {SHOWN[name]} on {problem} problems{with_pairs}")
 
 
-def _log2(reading: Reading) -> Reading:
-    return reading.map(np.log2, f"log2({reading})")
-
-
 def _ratios(name: str, *problems: str) -> Reading:
     """log2 of the model's error over a reference's with all pairs, ``(seeds, problems)``."""
     ratios = [_error(MODEL, problem) / _error(name, problem) for problem in problems]
-    return _log2(study.beside(ratios, f"error of {SHOWN[MODEL]} / of {SHOWN[name]}"))
+    return study.beside(ratios, f"error of {SHOWN[MODEL]} / of {SHOWN[name]}").log2()
 
 
 def _repeats(name: str) -> Reading:
@@ -189,18 +181,6 @@ def _repeats(name: str) -> Reading:
     return answers.map(read, f"share of answers of {SHOWN[name]} that repeat a label")
 
 
-def _own_labels(given: Any) -> np.ndarray:
-    place = PROBLEMS.index("copying")
-    return (given[MODEL][:, place, -1].round(1) == given["label"][:, place].round(1)).mean((1, 2))
-
-
-finds = answers.map(_own_labels, "share of copying queries that are answered with their label")
-moved = answers.map(
-    lambda given: (given[MODEL][:, :2, -1] != given["reordered"][:, :2]).mean((2, 3)),
-    "share of answers that change with the order, linear and nonlinear",
-)
-
-
 def _overlap(name: str, words: str, weights: int = 0) -> Reading:
     """Overlap ``(seeds,)`` with tokens after the context; of descents, the largest."""
     return overlaps[name].map(lambda shares: shares[:, weights].max(-1), f"overlap {words}")
@@ -211,24 +191,30 @@ def _claim(id: str, sentence: str, reading: Reading, bound: Bound, source: Any, 
 
 
 COUNTED = {"quantifier": "exact", "exact_because": "answers to given prompts are counted"}
+COPYING = PROBLEMS.index("copying")
+reads = answers[MODEL].map(lambda given: np.isfinite(given).mean((2, 3, 4)), "share of answers that are numbers")
+finds = answers.map(
+    lambda given: (given[MODEL][:, COPYING, -1].round(1) == given["label"][:, COPYING].round(1)).mean((1, 2)),
+    "share of copying queries that are answered with their label",
+)
+moved = answers.map(
+    lambda given: (given[MODEL][:, :2, -1] != given["reordered"][:, :2]).mean((2, 3)),
+    "share of answers that change with the order, linear and nonlinear",
+)
 descent = _overlap("descent", "with descent, at its best rate and step")
-READS = answers[MODEL].map(lambda given: np.isfinite(given).mean((2, 3, 4)), "share of answers that are numbers")
 
 
 def _curves(problem: str) -> Lines:
-    lines = [
-        Line(COUNTS, study.beside([_error(name, problem, count) for count in COUNTS], name), role, SHOWN[name])
-        for name, role in ROLES.items()
-    ]
+    each = {name: study.beside([_error(name, problem, count) for count in COUNTS], name) for name in ROLES}
+    lines = [Line(COUNTS, each[name], role, SHOWN[name]) for name, role in ROLES.items()]
     return Lines(problem, "pairs", "mean absolute error", lines)
 
 
 def _controls(r: Any) -> list[Line]:
     linear, nonlinear = moved(r).T
-    return regressors.marks({
-        "changed by order, linear": linear, "changed by order, nonlinear": nonlinear,
-        "repeats a label, linear": _repeats(MODEL)(r), "finds its pair, copying": finds(r),
-    })  # fmt: skip
+    changed = {"changed by order, linear": linear, "changed by order, nonlinear": nonlinear}
+    repeats, own = _repeats(MODEL)(r), finds(r)
+    return regressors.marks({**changed, "repeats a label, linear": repeats, "finds its pair, copying": own})
 
 
 def _steps(r: Any) -> list[Line | Level]:
@@ -245,8 +231,7 @@ def _steps(r: Any) -> list[Line | Level]:
 
 
 def _families(r: Any) -> list[Line]:
-    return regressors.marks({str(name): own for name, own in zip(
-        found(r)["family"], found(r)["unexplained"].T, strict=True)})  # fmt: skip
+    return regressors.marks(dict(zip(map(str, found(r)["family"]), found(r)["unexplained"].T, strict=True)))
 
 
 STUDY = Study(
@@ -268,9 +253,9 @@ STUDY = Study(
         Figure("errors", "Mean absolute errors by number of pairs, of the language model and of regressors that read "
                "the same rounded numbers: means and ranges over sets of tasks.",
                tuple(_curves(problem) for problem in PROBLEMS), columns=3, size=(13, 3.8), claims=(
-            _claim("answers", "at least 90 % of answers are numbers", READS, above(0.9), ours("premise"), **COUNTED),
+            _claim("answers", "at least 90 % of answers are numbers", reads, above(0.9), ours("premise"), **COUNTED),
             _claim("learns-in-context", "on linear problems the error is smaller with all pairs than with two",
-                   _log2(_error(MODEL, "linear") / _error(MODEL, "linear", COUNTS[0])), below(0.0),
+                   (_error(MODEL, "linear") / _error(MODEL, "linear", COUNTS[0])).log2(), below(0.0),
                    ours("learning in context")),
             _claim("beyond-last-label", "on linear and nonlinear problems the error is smaller than that of repeating "
                    "the last label", _ratios("last", "linear", "nonlinear"), below(0.0), ours("more than recency")),

@@ -45,11 +45,11 @@ def drawn(family: Any, count: int, seed: int, name: str) -> tasks.Episode:
     return family.sample(count, stream(seed, name)).to(torch.float64)
 
 
-def stream(seed: int, name: str, *index: int) -> torch.Generator:
-    """See `mesascope.streams.stream`, which is imported when a study runs."""
+def stream(seed: int, name: str, step: int = 0) -> torch.Generator:
+    """The generator of `mesascope.streams.stream`, which is imported when a study runs."""
     from mesascope.streams import stream
 
-    return stream(seed, name, *index)
+    return stream(seed, name, step)
 
 
 @functools.cache
