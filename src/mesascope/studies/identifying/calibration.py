@@ -282,8 +282,7 @@ STUDY = Study(
     name="identify-calibration",
     source="ours",
     presets={"quick": Calibration(trials=4), "paper": Calibration(trials=77), "small": Calibration(trials=20)},
-    measure=measure,
-    claims=(),
+    measure=measure, claims=(),
     figures=(
         Figure("shares", "Percent of trials by adapter (rows), of learners that a candidate equals: the learner's "
                "algorithm is named, is ruled out, and its family comes first. Last: percent of all trials with a false "

@@ -205,9 +205,7 @@ STUDY = Study(
         ),
         "paper": LanguageRegression(),
     },
-    measure=measure,
-    trainings=lambda settings: int(not settings.model),
-    premises=("learns-in-context",),
+    measure=measure, trainings=lambda settings: int(not settings.model), premises=("learns-in-context",),
     claims=(replace(converged("language", quantity="loss", most=0.02, at_least=3), premises=()),),
     figures=(
         Figure("errors", "Mean absolute errors by number of pairs, of language models and of regressors that read the "

@@ -242,8 +242,7 @@ STUDY = Study(
         "paper": PretrainedModel(tasks=6, descents=2, seeds=20, identify_seeds=10),
         "small": PretrainedModel(),
     },
-    measure=measure,
-    premises=("answers",),
+    measure=measure, premises=("answers",),
     claims=(
         _claim("untrained", "with random weights less than 5 % of answers are numbers",
                study.stage("untrained", read="share of answers that are numbers")["read"], below(0.05),

@@ -241,11 +241,7 @@ STUDY = Study(
         ),
         "small": LanguageMesa(tuned=True),
     },
-    measure=measure,
-    trainings=19,
-    premises=("learned", "reads"),
-    at_least=3,
-    claims=(),
+    measure=measure, trainings=19, premises=("learned", "reads"), at_least=3, claims=(),
     figures=(
         Figure("losses", "Validation loss while training, of two layers without and four layers with MLPs, after the "
                "first steps; line and band: mean and range over seeds. Thesis: section 3.5.3.", (

@@ -89,9 +89,7 @@ STUDY = Study(
     name="mesa-contracting",
     source=f"{dynamics.THESIS}: {FOOTNOTE}",
     presets={"quick": Contracting(**dynamics.QUICK), "paper": Contracting(dynamics.ONE_LAYER)},
-    measure=measure,
-    trainings=3,
-    premises=("converged",),
+    measure=measure, trainings=3, premises=("converged",),
     claims=(
         converged("linear", "mesa", "orthogonal-linear"),
         dynamics.best_ridge(),

@@ -85,10 +85,7 @@ STUDY = Study(
         # Six steps explode on rare sequences: ten thousand do not tell the best size within a twentieth.
         "paper": DeepLayers(adamw_plan(4000, 1e-3, batch=128, clip=0.1, warmup_steps=200), tune_tasks=20_000),
     },
-    measure=measure,
-    trainings=3,
-    premises=("converged", "limit-at-its-optimum"),
-    at_least=3,
+    measure=measure, trainings=3, premises=("converged", "limit-at-its-optimum"), at_least=3,
     claims=(
         converged(*DEPTHS, at_least=3, most=0.02),
         dynamics.best_ridge(),

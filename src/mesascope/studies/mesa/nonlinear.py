@@ -41,9 +41,7 @@ STUDY = Study(
     name="mesa-nonlinear",
     source=EXTENDED,
     presets={"quick": Transformers(**SHORT), "paper": Transformers(LONG)},
-    measure=measure,
-    trainings=3,
-    premises=("converged",),
+    measure=measure, trainings=3, premises=("converged",),
     claims=(converged(*TRAINED, at_least=3, most=0.02),),
     figures=(
         dynamics.losses(ROLES, TRAINED, "The extended paper has the like", claims=(

@@ -94,9 +94,7 @@ STUDY = Study(
     name="mesa-one-layer",
     source=f"{dynamics.THESIS}: Figs. 3.2 and 3.10, Table 3.1",
     presets={"quick": dynamics.Constructed(**dynamics.QUICK), "paper": dynamics.Constructed(dynamics.ONE_LAYER)},
-    measure=measure,
-    trainings=4,
-    premises=LINEAR,
+    measure=measure, trainings=4, premises=LINEAR,
     claims=(
         converged("linear", "one-head", "four-heads", id="linear-converged"),
         converged("mesa", id="mesa-converged"),

@@ -52,10 +52,7 @@ STUDY = Study(
     name="mesa-partial",
     source=EXTENDED,
     presets={"quick": Transformers(**raw_tokens.SHORT), "paper": Transformers(raw_tokens.LONG)},
-    measure=measure,
-    trainings=2,
-    premises=("converged",),
-    at_least=3,
+    measure=measure, trainings=2, premises=("converged",), at_least=3,
     claims=(converged(*KINDS, at_least=3, most=0.02),),
     figures=(
         dynamics.losses(ROLES, KINDS, "The extended paper has the like", d=5, claims=(

@@ -100,10 +100,7 @@ STUDY = Study(
         "quick": FullTransformers(**SHORT, probe_tasks=500, linear=cosine_plan(120, 3e-3, batch=16)),
         "paper": FullTransformers(LONG),
     },
-    measure=measure,
-    trainings=3,
-    premises=("converged", "shuffled-targets"),
-    at_least=3,
+    measure=measure, trainings=3, premises=("converged", "shuffled-targets"), at_least=3,
     claims=(
         converged(*LAYERS, at_least=3, most=0.02),
         dynamics.best_ridge(),
