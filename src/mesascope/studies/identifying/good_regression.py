@@ -59,23 +59,22 @@ def _path(seeds: Sequence[int], count: int) -> Arrays:
         found["apart"].append(((layers - steps).abs().amax((1, 2, 3)) / scale).numpy())
         for name, path in (("network", layers), ("descent", steps)):
             found[name].append((path - episode.yq).square().mean((1, 2, 3)).numpy() / 2)
-    return Arrays({name: np.stack(rows) for name, rows in found.items()}, **dict.fromkeys(found, "seed layer"))
+    return Arrays(found, **dict.fromkeys(found, "seed layer"))
 
 
 def _beside_descent(seeds: Sequence[int], settings: GoodRegression) -> Arrays:
     known = (learners.LeastSquares(0.09), learners.Newton(6), learners.KernelRidge("gaussian", 1e-3, 20.0))
     descents = [one for one in identification.candidates(_family(), sklearn=False) if one.name in DESCENTS]
-    losses, low, distances = [], [], []
+    found: dict[str, list[list[float]]] = {"loss": [], "low": [], "distance": []}
     for seed in seeds:
         episode = drawn(_family(), settings.tasks, seed, "good-regression")
         answers = [one(episode.context, episode.xq).detach() for one in known]
-        losses.append([(one - episode.yq).square().mean().item() / 2 for one in answers])
+        found["loss"].append([(one - episode.yq).square().mean().item() / 2 for one in answers])
         rows = [identification.identify(one, _family(), descents, settings.budget, seed).rows for one in known]
         far = [[max(row.differences.values(), key=lambda one: one.low) for row in own] for own in rows]
-        low.append([min(one.low for one in own) for own in far])
-        distances.append([min(one.mean.value for one in own) for own in far])
-    arrays = {"loss": losses, "low": low, "distance": distances}
-    return Arrays(arrays, **dict.fromkeys(arrays, "seed rival"))
+        found["low"].append([min(one.low for one in own) for own in far])
+        found["distance"].append([min(one.mean.value for one in own) for own in far])
+    return Arrays(found, **dict.fromkeys(found, "seed rival"))
 
 
 def _losses() -> list[Line]:

@@ -60,11 +60,9 @@ class Recall:
     noise: study.Positive = 0.1  # Standard deviation of what is added to its targets.
 
     def plan(self, task: str, kind: str) -> Training:
-        """Training of a kind of network on a task."""
         return replace(self.training, learning_rate=RATES[task][kind]) if self.tuned else self.training
 
     def transformer(self, kind: str, regresses: bool = False) -> Any:
-        """Two layers of a kind."""
         softmax = kind in ("softmax", "window")
         key, value = SIZES[kind]
         heads = nets.AttentionConfig(
@@ -75,22 +73,11 @@ class Recall:
         layers = (replace(heads, key_shift=regresses), heads)
         return nets.CausalTransformerConfig(layers, 2, "softmax" if softmax else kind, mlp=2, layer_norm=True)
 
-    def texts(self) -> dict[str, Any]:
-        """The tasks that are made of tokens."""
-        return {
-            "recall": tasks.AssociativeRecall(self.pairs, self.keys),
-            "copying": tasks.Copying(self.text, 32),
-            "languages": tasks.Automata(words=self.words),
-        }
-
-    def sequences(self) -> tasks.FewShotSequence:
-        """The task that is made of numbers, with a mark of which are inputs."""
-        return tasks.FewShotSequence(self.d, self.pairs, noise=self.noise, marked=True)
-
 
 def measure(lab: study.Lab, settings: Recall) -> None:
-    for task, family in settings.texts().items():
-        _judge_text(lab, settings, task, family)
+    _judge_text(lab, settings, "recall", tasks.AssociativeRecall(settings.pairs, settings.keys))
+    _judge_text(lab, settings, "copying", tasks.Copying(settings.text, 32))
+    _judge_text(lab, settings, "languages", tasks.Automata(words=settings.words))
     _judge_regression(lab, settings)
 
 
@@ -112,9 +99,7 @@ def _judge_text(lab: study.Lab, settings: Recall, task: str, family: Any) -> Non
     ]
 
     def judged() -> study.Estimates:
-        found = {
-            kind: [language.recall_by_sequence(net, fresh) for net in members] for kind, members in trained.items()
-        }
+        found = {kind: [language.recall_by_sequence(net, fresh) for net in each] for kind, each in trained.items()}
         nats = {("nats", kind): [_numbers(loss) for loss, _ in each] for kind, each in found.items()}
         answered = {("answered", kind): [100 * _numbers(right) for _, right in each] for kind, each in found.items()}
         return study.Estimates.of({**nats, **answered})
@@ -124,7 +109,7 @@ def _judge_text(lab: study.Lab, settings: Recall, task: str, family: Any) -> Non
 
 def _judge_regression(lab: study.Lab, settings: Recall) -> None:
     """Squared errors of the last quarter of targets, beside those of ridge regression on the pairs before each."""
-    family = settings.sequences()
+    family = tasks.FewShotSequence(settings.d, settings.pairs, noise=settings.noise, marked=True)
     shown, fresh = lab.draw(family, settings.watch_tasks, "watch"), lab.draw(family, settings.tasks, "eval")
     trained = {
         kind: lab.train(
@@ -195,7 +180,7 @@ STUDY = Study(
             _shown("regression: error / least squares", over_ridge),
         ), columns=2, size=(11, 6.4), claims=(
             Claim("solved", "softmax without a window loses less than 0.3 nats an answer on each task",
-                  beside([recalled["nats", "softmax"], copied["nats", "softmax"]], "nats lost an answer, each " "task"),
+                  beside([recalled["nats", "softmax"], copied["nats", "softmax"]], "nats lost an answer, each task"),
                   below(0.3), ours("premise: who sees all can answer")),
             Claim("chance", "untrained networks answer less than 10 % correctly",
                   beside([recalled["answered", "untrained"], copied["answered", "untrained"]],

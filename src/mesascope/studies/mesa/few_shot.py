@@ -139,7 +139,7 @@ STUDY = Study(
                   at_least=3, premises=TRAINED, reported=Reported(1.24, "authors' stored results")),
             Claim("eos", "an EOS element lowers each network's error after 10, 20 and 30 pairs by 5 % or more",
                   error("eos", 11, 21, 31) / error("bare", 11, 21, 31), below(0.95), printed("Fig. 3.5 B"), at_least=3,
-                  reported=Reported((0.811, 0.788, 0.791), "authors' stored results, at 10, 20 and 40 " "pairs")),
+                  reported=Reported((0.811, 0.788, 0.791), "authors' stored results, at 10, 20 and 40 pairs")),
             Claim("prefix", "a prefix beside the EOS element lowers each network's error after 5 and 10 pairs by 2 % "
                   "or more", error("prefix", 6, 11) / error("eos", 6, 11), below(0.98), printed("Fig. 3.5 B"),
                   at_least=3, reported=Reported(0.862, "authors' stored results, at 10 pairs")),

@@ -35,12 +35,9 @@ path = stage("interpolation", trained="linear layer")
 
 def measure(lab: study.Lab, settings: dynamics.Constructed) -> None:
     family = settings.family()
-    networks = {
-        "linear": (settings.single_layer(2), settings.training),
-        "one-head": (settings.single_layer(1), settings.training),
-        "four-heads": (settings.single_layer(4), settings.training),
-        "mesa": (settings.single_layer(4, "mesa"), settings.mesa),
-    }
+    heads = {"linear": 2, "one-head": 1, "four-heads": 4}
+    networks = {name: (settings.single_layer(count), settings.training) for name, count in heads.items()}
+    networks["mesa"] = settings.single_layer(4, "mesa"), settings.mesa
     trained = dynamics.trained_networks(lab, settings, family, networks)
     descents = dynamics.descents(lab, settings)
     eta = descents["gd"][0].eta.item()
@@ -58,9 +55,9 @@ def measure(lab: study.Lab, settings: dynamics.Constructed) -> None:
         **dynamics.least_squares(settings),
     }
     fresh = dynamics.compare_predictors(lab, settings, family, groups, ROLES, ["gd", "limit"])
+    middle = [one.between(0.5) for one in algorithms]
     ends = {"trained": trained["linear"], "other": groups["revalg"]}
-    middle = {"middle": [one.between(0.5) for one in algorithms]}
-    lab.stage("interpolation", lenses.measure_predictors, ends | middle, [*ends], fresh)
+    lab.stage("interpolation", lenses.measure_predictors, {**ends, "middle": middle}, [*ends], fresh)
     lab.stage("coefficients", _coefficients, algorithms, found, eta)
     lab.stage("weights", dynamics.kept_products, trained["linear"][0], 0)
 
@@ -72,12 +69,8 @@ def _only(sums: learners.PairSums, kept: tuple[int, int], before: bool) -> learn
 
 
 def _coefficients(algorithms: list[Any], found: list[learners.PairSums], eta: float) -> Arrays:
-    arrays = {
-        "now": [sums.now.tolist() for sums in found],
-        "before": [sums.before.tolist() for sums in found],
-        "eta": [eta] * len(found),
-        "explained": [_explained(one) for one in algorithms],
-    }
+    arrays = {name: [getattr(sums, name).tolist() for sums in found] for name in ("now", "before")}
+    arrays |= {"eta": [eta] * len(found), "explained": [_explained(one) for one in algorithms]}
     return Arrays(arrays, now="seed product", before="seed product", eta="seed", explained="seed part")
 
 

@@ -96,15 +96,12 @@ def measure(lab: study.Lab, settings: ContinualMnist) -> None:
     }
     lab.stage("table", _table, found)
     own, seeds = methods("rotations", settings.mer_batches), lab.seeds[: settings.side_seeds]
-    by_width = [
-        follow(lab, f"width {width}", net(width), own["sparse-La-MAML"], turned, settings.tasks, seeds=seeds)
-        for width in settings.widths
-    ]
+    masked, rates, passes = own["sparse-La-MAML"], own["La-MAML"], settings.passes
+    by_width = [follow(lab, f"width {width}", net(width), masked, turned, settings.tasks, seeds=seeds)
+                for width in settings.widths]  # fmt: skip
     lab.stage("widths", _widths, settings, by_width)
-    follow(
-        lab, "passes", net(settings.width), own["La-MAML"], turned, settings.pass_tasks, seeds=seeds,
-        passes=settings.passes, looks=LOOKS,
-    )  # fmt: skip
+    small = net(settings.width)
+    follow(lab, "passes", small, rates, turned, settings.pass_tasks, seeds=seeds, passes=passes, looks=LOOKS)
 
 
 def _table(found: Mapping[tuple[str, str], Any]) -> Arrays:
@@ -126,13 +123,15 @@ def _widths(settings: ContinualMnist, found: Sequence[Any]) -> Arrays:
         sizes = np.array([settings.size**2 * width, width * width, 10 * width])
         closed.append(100 * one["closed"][:, -1, ::2] @ sizes / sizes.sum())
     retained = [100 * one["retained"].mean(1) for one in found]
-    return Arrays(
-        {"width": np.array(settings.widths), "closed": np.array(closed).T, "retained": np.array(retained).T},
-        width="width", closed="seed width", retained="seed width",
-    )  # fmt: skip
+    arrays = {"width": settings.widths, "closed": np.array(closed).T, "retained": np.array(retained).T}
+    return Arrays(arrays, width="width", closed="seed width", retained="seed width")
 
 
 widths = stage("widths")
+
+
+def _by_width(y: str, quantity: str, role: str) -> Lines:
+    return study.sweep("width", y, widths["width"], {widths[quantity]: (role, quantity)}, marks="o-", log="x")
 
 
 def _of(quantity: str, method: str) -> Reading:
@@ -235,10 +234,8 @@ STUDY = Study(
         Figure("widths", "Percent of all weights that no longer change after turned images, and what is retained of "
                "them, by the width of a network that learns masks; mean and range over seeds. Thesis: Fig. 4.3, "
                "right.", (
-            Lines("", "width", "closed (%)", [Line(widths["width"], widths["closed"], "gd", "closed", marks="o-")],
-                  log="x"),
-            Lines("", "width", "retained accuracy (%)",
-                  [Line(widths["width"], widths["retained"], "trained", "retained", marks="o-")], log="x"),
+            _by_width("closed (%)", "closed", "gd"),
+            _by_width("retained accuracy (%)", "retained", "trained"),
         ), columns=2, claims=(
             Claim("less-in-large", "the widest networks close less than half as many of their weights as the narrowest",
                   widths["closed"].map(lambda closed: closed[:, 0] - 2 * closed[:, -1],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -138,12 +138,10 @@ def learns(accuracy: Reading) -> Claim:
                  accuracy, above(50.0), ours("premise"), quantifier="mean")  # fmt: skip
 
 
-def points_above(
-    name: str,
-    *others: str,
-    of: Callable[[Any], Iterable[Mapping[str, Any]]] = lambda r: [r["accuracy"]],
-    names: Mapping[str, str] = METHODS,
-) -> Reading:
-    """Points of accuracy of a method above others, by seed, and kind of task (``of`` results) and other."""
+def points_above(name: str, *others: str, of: Any = lambda r: [r["accuracy"]], names: Any = METHODS) -> Reading:
+    """Points of accuracy of a method above others, by seed, and kind of task and other.
+
+    ``of`` returns accuracies by method for each kind of task from the results; ``names`` are words for methods.
+    """
     words = f"points of accuracy of {names.get(name, name)} above {' and '.join(names.get(own, own) for own in others)}"
     return Reading(words, lambda r: np.stack([one[name] - one[own] for one in of(r) for own in others], axis=1))

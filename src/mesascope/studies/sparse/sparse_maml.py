@@ -57,8 +57,7 @@ def _starts(column: str, **limits: Any) -> Lines:
     """Percent over training, from each start."""
 
     def lines(r: Any) -> list[Line]:
-        shares = {name: 100 * r[name]["closed"][0, 0] for name in STARTS}
-        return [Line(r[name]["step"], 100 * r[name][column], role, f"{shares[name]:.0f} %")
+        return [Line(r[name]["step"], 100 * r[name][column], role, f"{100 * r[name]['closed'][0, 0]:.0f} %")
                 for name, role in STARTS.items()]  # fmt: skip
 
     return Lines("", "outer steps", f"{column} (%)", lines, limits=limits)
@@ -80,7 +79,7 @@ STUDY = Study(
             _starts("accuracy"),
         ), size=(9.5, 3.4), claims=(
             Claim("closes", "more than 52 % of the entries are closed at the end, from half at the start",
-                  curves["closed"].map(lambda share: 100 * share[:, -1], "percent of all entries closed at the " "end"),
+                  curves["closed"].map(lambda share: 100 * share[:, -1], "percent of all entries closed at the end"),
                   above(52.0), printed(FIGURE)),
             Claim("fewer-with-depth", "each layer has a smaller share of closed weights than the layer before",
                   falls, above(0.0), printed(FIGURE)),
@@ -88,9 +87,9 @@ STUDY = Study(
                   falls.map(lambda points: points.sum(1), "points closed of the first layer above the last"),
                   above(10.0), printed(FIGURE)),
             Claim("closes-from-few", "masks that start almost all open close two points or more of their entries",
-                  stage("few-closed")["closed"].map(lambda share: 100 * np.diff(share[:, [0, -1]], axis=1),
-                                                    "points closed more than at the start"), above(2.0),
-                  printed(FIGURE)),
+                  stage("few-closed")["closed"].map(
+                      lambda share: 100 * np.diff(share[:, [0, -1]], axis=1), "points closed more than at the start"),
+                  above(2.0), printed(FIGURE)),
             Claim("sparse-start-helps", "sparse-MAML is more accurate if most masks start closed than if few do",
                   points_above("many-closed", "few-closed"), above(0.0), printed(FIGURE)),
         )),
