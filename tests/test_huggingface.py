@@ -13,7 +13,7 @@ from mesascope.errors import ArgumentError
 from mesascope.language import language_model_config
 from mesascope.nets import LanguageModel
 from mesascope.streams import stream
-from mesascope.training.marks import undecayed
+from mesascope.training.processes import undecayed
 
 transformers = pytest.importorskip("transformers")
 huggingface = pytest.importorskip("mesascope.language.huggingface")

@@ -17,7 +17,7 @@ from mesascope.nets import LanguageModel, LanguageModelConfig, select_state
 from mesascope.nets.language_model import require_tokens
 from mesascope.records import from_record, to_record
 from mesascope.shapes import Float, Int, Tensor
-from mesascope.training.marks import mark_undecayed, undecayed
+from mesascope.training.processes import mark_undecayed, undecayed
 
 require_package("transformers", "mesascope.language.huggingface", "hf")
 

@@ -5,6 +5,7 @@ from .loop import (
     Checkpoints as Checkpoints,
     Metrics as Metrics,
     Observer as Observer,
+    ProgressBar as ProgressBar,
     TrainingState as TrainingState,
     fit as fit,
     result_tensors as result_tensors,
@@ -27,4 +28,3 @@ from .processes import (
     on_rank_zero as on_rank_zero,
     sharded as sharded,
 )
-from .progress import ProgressBar as ProgressBar

@@ -187,13 +187,12 @@ class Ensemble(Generic[Module]):
         if made is None:
             raise tried[0]  # type: ignore[misc]
         lost = (torch.full_like(made[0], torch.nan), {})
-        rows: list[tuple[Tensor, dict]] = [lost if isinstance(one, MesascopeError) else one for one in tried]
-        replaced = dict.fromkeys(name for _, own in rows for name in own)
+        outputs, replaced = zip(*(lost if isinstance(one, MesascopeError) else one for one in tried), strict=True)
         buffers = {
-            name: torch.stack([own.get(name, old) for old, (_, own) in zip(self.buffers[name], rows, strict=True)])
-            for name in replaced
+            name: torch.stack([own.get(name, old) for old, own in zip(self.buffers[name], replaced, strict=True)])
+            for name in dict.fromkeys(name for own in replaced for name in own)
         }
-        return torch.stack([output for output, _ in rows]), buffers
+        return torch.stack(outputs), buffers
 
     def _tried(self, index: int, inputs: Sequence[Context | Tensor]) -> tuple[Tensor, dict] | MesascopeError:
         weights, buffers = ({name: t[index] for name, t in part.items()} for part in (self.weights, self.buffers))

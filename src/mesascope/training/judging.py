@@ -28,7 +28,7 @@ def evaluate(model: Any, loss: Callable[[Any, Any], Tensor], batch: Any) -> dict
     with drawing_from(0, "judged", 0, device):
         own = batch.map(copied) if isinstance(batch, Episode) else copied(batch)  # a model may overwrite its inputs
         found = {"loss": loss(model, own).detach().flatten()}
-        if isinstance(batch, Episode) and _are_classes(batch.yq) and takes(model, (batch.context, batch.xq)):
+        if isinstance(batch, Episode) and _one_hot(batch.yq) and takes(model, (batch.context, batch.xq)):
             own = batch.map(copied)
             answers = model(own.context, own.xq)
             if answers.shape == batch.yq.shape:
@@ -80,6 +80,5 @@ class BeforeAndAfter:
         return {name: torch.stack([one[name] for one in each]).cpu().double() for name in (each[0] if each else ())}
 
 
-def _are_classes(answers: Tensor) -> bool:
-    """True if all targets are one-hot."""
+def _one_hot(answers: Tensor) -> bool:
     return answers.shape[-1] > 1 and bool(((answers == 0) | (answers == 1)).all() and (answers.sum(-1) == 1).all())

@@ -1,24 +1,26 @@
-"""The training loop, and the protocols of its state, checkpoints and observers."""
+"""The training loop, its progress, and the protocols of its state, checkpoints and observers."""
 
 from __future__ import annotations
 
+import signal
+import threading
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from time import monotonic
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
+import torch
 from torch import distributed
 
 from mesascope.errors import ArgumentError, MesascopeError, refuse, require_callable, require_instance
 from mesascope.modes import guarded
-from mesascope.progress import tell
+from mesascope.progress import Progress, tell
 from mesascope.shapes import Tensor
 from mesascope.tasks.calling import raised
 from mesascope.training.finite import check_finite
-from mesascope.training.interruption import interruption
 from mesascope.training.judging import BeforeAndAfter
 from mesascope.training.plan import Training
-from mesascope.training.progress import ProgressBar
 
 Metrics = Mapping[str, Tensor | float]
 _Batch = TypeVar("_Batch", contravariant=True)
@@ -58,6 +60,38 @@ class Observer(Protocol):
     def __call__(self, step: int, metrics: Metrics) -> None: ...
 
 
+class ProgressBar(Progress):
+    """Observer of `fit` that shows progress, the loss and the time left.
+
+    Args:
+        name: name of the training.
+        steps: number of steps of the training.
+        per_step: number of tokens per step, to show tokens per second; None if there are no tokens.
+    """
+
+    def __init__(self, name: str, steps: int, *, per_step: int | None = None) -> None:
+        super().__init__(name, steps, unit="step ", stays=True)
+        self.per_step = per_step
+        self._begun = False
+
+    def __call__(self, step: int, metrics: Mapping[str, Tensor | float]) -> None:
+        if not self._begun:  # not timed: the first step compiles, allocates, and may follow a checkpoint
+            self.begin(step)
+            self._begun = True
+        self.update(step, lambda: self._note(metrics["loss"]))
+
+    def _note(self, loss: Tensor | float) -> str:
+        """Mean loss of members that have not diverged, number of diverged members, and tokens per second."""
+        losses = torch.as_tensor(loss).flatten()
+        finite = losses[torch.isfinite(losses)]
+        parts = [f"loss {finite.mean().item():.4g}"] if len(finite) else []
+        if len(finite) < len(losses):
+            parts.append(f"{len(losses) - len(finite)} of {len(losses)} diverged")
+        if self.per_step is not None and self.pace:
+            parts.append(f"{self.per_step / self.pace:,.0f} tokens/s")
+        return ", ".join(parts)
+
+
 @guarded
 def fit(
     state: TrainingState[_Batch, _Result],
@@ -93,10 +127,17 @@ def fit(
         NumericalError: the data are not finite, or the loss (of all members, if there are several) has diverged. The
             message names the step; the last checkpoint is kept.
     """
-    _check(state, batch_at, plan, evaluate, checkpoints, observe)
+    require_instance("state", state, TrainingState)
+    require_instance("plan", plan, Training)
+    if checkpoints is not None:
+        require_instance("checkpoints", checkpoints, Checkpoints)
+    require_callable("batch_at", batch_at)
+    for name, given in (("evaluate", evaluate), ("observe", observe)):
+        if given is not None:
+            require_callable(name, given)
     done = _started(state, plan, evaluate, checkpoints)
     begun = BeforeAndAfter(state, batch_at, plan, done)
-    with interruption() as interrupted, ProgressBar("training", plan.steps) as bar:
+    with _interruption() as interrupted, ProgressBar("training", plan.steps) as bar:
         observe, saved = observe or bar, monotonic()
         for step in range(done + 1, plan.steps + 1):
             batch = begun.batch_at(step - 1)
@@ -120,15 +161,31 @@ def fit(
     return state.result()
 
 
-def _check(state: object, batch_at: object, plan: object, evaluate: object, checkpoints: object, observe: object):
-    require_instance("state", state, TrainingState)
-    require_callable("batch_at", batch_at)
-    require_instance("plan", plan, Training)
-    if checkpoints is not None:
-        require_instance("checkpoints", checkpoints, Checkpoints)
-    for name, given in (("evaluate", evaluate), ("observe", observe)):
-        if given is not None:
-            require_callable(name, given)
+@contextmanager
+def _interruption() -> Iterator[Callable[[], bool]]:
+    """Yield a function that returns True once Ctrl-C was pressed; a second Ctrl-C interrupts at once.
+
+    This applies to every signal that Python turns into KeyboardInterrupt, including SIGTERM on the command line. A
+    program's own signal handlers are kept. In distributed training, signals interrupt at once, as processes wait for
+    one another and cannot stop at different steps.
+    """
+    heard: list[int] = []
+
+    def note(number: int, frame: Any) -> None:
+        if number == signal.SIGINT and number in heard:  # SIGTERM arrives twice if a parent process forwards it
+            raise KeyboardInterrupt
+        heard.append(number)
+
+    handles = threading.current_thread() is threading.main_thread() and not distributed.is_initialized()
+    every = signal.valid_signals() if handles else ()
+    answered = [one for one in every if signal.getsignal(one) is signal.default_int_handler]
+    for number in answered:
+        signal.signal(number, note)
+    try:
+        yield lambda: bool(heard)
+    finally:
+        for number in answered:
+            signal.signal(number, signal.default_int_handler)
 
 
 def _started(state: Any, plan: Training, evaluate: Callable | None, checkpoints: Checkpoints | None) -> int:

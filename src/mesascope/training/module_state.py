@@ -67,14 +67,14 @@ class ModuleState(OptimizedState, Generic[Module]):
         seed: int = 0,
     ) -> None:
         require_instance("module", module, nn.Module)
-        require_instance("plan", plan, Training)
         self.accumulate, self.autocast = require_count("accumulate", accumulate), autocast
         if autocast not in (None, torch.float16, torch.bfloat16):
             refuse("autocast", "be torch.float16, torch.bfloat16 or None", autocast, "choose one of them")
         own: Any = module.module if isinstance(module, DistributedDataParallel) else module
         require_initialised("module", own)
         super().__init__(own, dict(own.named_parameters()), loss, plan, parameter_groups, seed)
-        self._called, self._modes = module, Modes(module)
+        self._called: Any = module
+        self._modes = Modes(module)
         generator_on(self._device)  # raises for devices without float64
         self._split = is_dtensor(next(iter(self._weights.values())))
         self._parallel = self._split or isinstance(module, DistributedDataParallel)
@@ -98,9 +98,8 @@ class ModuleState(OptimizedState, Generic[Module]):
                 weight.grad = weight.grad.to_dense()
         gradients = self._gradients()
         norm = torch.nn.utils.get_total_norm(gradients)
-        shown, shown_norm = torch.stack(
-            [loss, full_tensor(norm).to(loss.device)]
-        ).tolist()  # one transfer from the device
+        numbers = torch.stack([loss, full_tensor(norm).to(loss.device)])
+        shown, shown_norm = numbers.tolist()  # one transfer from the device
         # A gradient that overflows at a scale above 1 does not count as divergence: the scaler skips the step.
         scaled = self._scaler.is_enabled() and self._scaler.get_scale() > 1
         rate = self._set_learning_rate()
@@ -164,10 +163,9 @@ class ModuleState(OptimizedState, Generic[Module]):
 
     def _exchanging(self, last: bool) -> contextlib.AbstractContextManager[Any]:
         """Within this context, processes exchange gradients only for the last part of a batch."""
-        called: Any = self._called
         if self._split:
-            called.set_requires_gradient_sync(last)
-        return contextlib.nullcontext() if last or self._split or not self._parallel else called.no_sync()
+            self._called.set_requires_gradient_sync(last)
+        return contextlib.nullcontext() if last or self._split or not self._parallel else self._called.no_sync()
 
     def _stream(self) -> str:
         """Name of this process's random stream; each process has its own part of the batch."""

@@ -11,9 +11,8 @@ from torch import nn
 
 from mesascope.errors import ArgumentError, refuse, require_instance
 from mesascope.shapes import Float, Tensor
-from mesascope.training.marks import undecayed
 from mesascope.training.plan import ParameterGroup, Training
-from mesascope.training.processes import is_dtensor, split_like
+from mesascope.training.processes import is_dtensor, split_like, undecayed
 
 
 def trainable(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -52,6 +51,7 @@ def make_optimizer(
 def _parts(
     weights: Mapping[str, Tensor], plan: Training, groups: Sequence[ParameterGroup], marked: Sequence[str]
 ) -> list[dict[str, Any]]:
+    """Parameter groups of the optimiser; groups without parameters are left out."""
     for pattern in (pattern for group in groups for pattern in group.names):
         if not any(fnmatchcase(name, pattern) for name in weights):
             raise ArgumentError(
@@ -65,13 +65,9 @@ def _parts(
         decay = plan.weight_decay if group.weight_decay is None else group.weight_decay
         parts.append({"params": [], "lr": rate, "initial_lr": rate, "weight_decay": decay})
     for name, weight in weights.items():
-        own = next(part for part, group in zip(parts, every, strict=True) if _names(group, name))
-        own["params"].append(weight)
+        first = next(n for n, group in enumerate(every) if any(fnmatchcase(name, one) for one in group.names))
+        parts[first]["params"].append(weight)
     return [part for part in parts if part["params"]]
-
-
-def _names(group: ParameterGroup, parameter: str) -> bool:
-    return any(fnmatchcase(parameter, pattern) for pattern in group.names)
 
 
 def load_optimizer(

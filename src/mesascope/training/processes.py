@@ -13,7 +13,6 @@ from torch import distributed, nn
 from mesascope.errors import refuse
 from mesascope.shapes import Float, Tensor
 from mesascope.training.loop import Checkpoints
-from mesascope.training.marks import mark_undecayed, undecayed
 
 Result = TypeVar("Result")
 Module = TypeVar("Module", bound=nn.Module)
@@ -74,11 +73,7 @@ def local_device(name: str) -> torch.device:
 
 
 def local_batch(batch: Tensor) -> Tensor:
-    """Rows of a batch for this process.
-
-    Raises:
-        ArgumentError: the batch cannot be split evenly.
-    """
+    """Rows of a batch for this process; raise if the batch cannot be split evenly."""
     if not distributed.is_initialized():
         return batch
     count = distributed.get_world_size()
@@ -113,6 +108,17 @@ def sharded(module: Module, parts: Iterable[nn.Module]) -> Module:
     return module
 
 
+def undecayed(module: nn.Module) -> list[str]:
+    """Names of parameters without weight decay, marked by ``_no_weight_decay`` as in other libraries."""
+    return [name for name, weight in module.named_parameters() if getattr(weight, "_no_weight_decay", False)]
+
+
+def mark_undecayed(module: nn.Module, names: Iterable[str]) -> None:
+    """Mark parameters as without weight decay, for example those that replace marked ones."""
+    for name in names:
+        module.get_parameter(name)._no_weight_decay = True  # type: ignore[attr-defined]
+
+
 def is_dtensor(tensor: Tensor) -> bool:
     """True if the tensor is split over processes."""
     return hasattr(tensor, "full_tensor")
@@ -133,15 +139,13 @@ def split_like(other: Any, tensor: Tensor) -> Tensor:
 
 
 class SharedCheckpoints:
-    """Checkpoints that the first process saves and all processes load."""
+    """Checkpoints that the first process saves, while the others wait, and that all processes load."""
 
     def __init__(self, checkpoints: Checkpoints) -> None:
         self._checkpoints = checkpoints
 
     def save(self, step: int, tensors: Mapping[str, Tensor]) -> None:
-        """Save in the first process; all processes return when it is done."""
         on_rank_zero(lambda: self._checkpoints.save(step, dict(tensors)), lambda: None)
 
     def load(self) -> tuple[int, dict[str, Tensor]] | None:
-        """Load the last checkpoint."""
         return self._checkpoints.load()
