@@ -4,21 +4,41 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
 from mesascope import nets
-from mesascope.constructions.pairs import Construction, initial_weights, require_sizes
 from mesascope.errors import require_choice, require_count, require_instance, require_number
 from mesascope.learners import Centred, GradientDescent, GradientDescentPlusPlus, KernelGradientDescent
-from mesascope.learners.arguments import Matrix, Sizes
+from mesascope.learners.arguments import Matrix, Sizes, tensor_of
 from mesascope.nets import Products, TokenMLP
 from mesascope.records import register
-from mesascope.shapes import Float, Tensor
+from mesascope.shapes import Tensor
 
 # Score difference at which softmax attention selects one token exactly: exp(-800) is 0 in float64.
 _SHARP = 800.0
+
+
+class Construction(NamedTuple):
+    """A network and the algorithm that it implements: both learners, or both predictors.
+
+    The network is an `InContextRegressor` or a `SequencePredictor`.
+    """
+
+    network: Any
+    algorithm: nn.Module
+
+
+def require_sizes(**sizes: int) -> None:
+    for name, value in sizes.items():
+        require_count(name, value)
+
+
+def initial_weights(w0: Matrix | None, d_out: int, d_in: int) -> Tensor | None:
+    """``w0`` as a tensor ``(d_out, d_in)``."""
+    return None if w0 is None else tensor_of("w0", w0, "dy dx", (d_out, d_in))
 
 
 @register("construction", "gradient-descent", of="learner", exact=True)
@@ -104,7 +124,7 @@ def copy_tokens(
     blank = nets.InContextRegressor(config, torch.Generator()).double()
     copying = _copying(width, max(d_in, d_out), d_out, n_context, attention)
     rates = (algorithm.eta.detach() / n_context).expand(steps)
-    layers = [copying, *(_padded_descent(width, d_in, d_out, rate) for rate in rates)]
+    layers = [copying, *(_products(d_in, d_out, rate, width=width, heads=2) for rate in rates)]
     return Construction(blank.with_products(layers), algorithm)
 
 
@@ -149,17 +169,21 @@ def _construction(d_in: int, d_out: int, n_context: int, algorithm: GradientDesc
     config = nets.InContextRegressorConfig(transformer, d_out=d_out)
     blank = nets.InContextRegressor(config, torch.Generator(), w0).double()
     sizes = zip((eta / n_context).expand(steps), gamma.expand(steps), strict=True)
-    layers = [_products(d_in, d_out, w0, rate, bend) for rate, bend in sizes]
+    layers = [_products(d_in, d_out, rate, bend, w0) for rate, bend in sizes]
     return Construction(blank.with_products(layers), algorithm)
 
 
-def _products(d_in: int, d_out: int, w0: Tensor | None, rate: Tensor, gamma: Tensor) -> Products:
-    w_kq, w_pv = torch.zeros(2, 1, d_in + d_out, d_in + d_out, dtype=torch.float64)
+def _products(
+    d_in: int, d_out: int, rate: Tensor, gamma: Any = 0.0, w0: Tensor | None = None, width: int = 0, heads: int = 1
+) -> Products:
+    """One step in the first head, on tokens that begin with the inputs and end with the targets; other heads are 0."""
+    width = width or d_in + d_out
+    w_kq, w_pv = torch.zeros(2, heads, width, width, dtype=torch.float64)
     w_kq[0, :d_in, :d_in].fill_diagonal_(1.0)
-    w_pv[0, :d_in, :d_in].fill_diagonal_(-gamma.item())
-    w_pv[0, d_in:, d_in:].fill_diagonal_(-rate.item())
+    w_pv[0, :d_in, :d_in].fill_diagonal_(-float(gamma))
+    w_pv[0, -d_out:, -d_out:].fill_diagonal_(-rate.item())
     if w0 is not None:
-        w_pv[0, d_in:, :d_in] = (rate - gamma) * w0
+        w_pv[0, -d_out:, :d_in] = (rate - gamma) * w0
     return Products(w_kq, w_pv)
 
 
@@ -173,8 +197,6 @@ def _pad(wide: TokenMLP, mlp: TokenMLP) -> None:
 
 
 class _Residual(nn.Module):
-    """x + MLP(x)."""
-
     def __init__(self, mlp: TokenMLP) -> None:
         super().__init__()
         self.mlp = mlp
@@ -200,12 +222,4 @@ def _copying(width: int, data: int, d_out: int, n_context: int, attention: str) 
         for head, positions in enumerate(idle):
             w_kq[head, data + start, data + torch.tensor(positions)] = 1.0
         w_kq = _SHARP * width**0.5 * w_kq
-    return Products(w_kq, w_pv)
-
-
-def _padded_descent(width: int, d_in: int, d_out: int, rate: Float[Tensor, ""]) -> Products:
-    """One step of gradient descent in the first of two heads; the second is zero."""
-    w_kq, w_pv = torch.zeros(2, 2, width, width, dtype=torch.float64)
-    w_kq[0, :d_in, :d_in].fill_diagonal_(1.0)
-    w_pv[0, -d_out:, -d_out:].fill_diagonal_(-rate.item())
     return Products(w_kq, w_pv)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from mesascope import nets
-from mesascope.constructions.pairs import Construction, initial_weights, require_sizes
+from mesascope.constructions.descent import Construction, initial_weights, require_sizes
 from mesascope.errors import require_number
 from mesascope.learners import NeumannLeastSquares, OnlineGradientDescent, RecursiveLeastSquares
 from mesascope.learners.arguments import Matrix, Sizes

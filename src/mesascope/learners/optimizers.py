@@ -29,8 +29,7 @@ class Momentum(Algorithm):
 
     Args:
         steps: number of steps; 0 predicts 0.
-        eta: step size, a parameter.
-        momentum: share of the previous update that is added to a step, a parameter.
+        eta, momentum: parameters.
         nesterov: True for Nesterov's momentum.
     """
 
@@ -53,11 +52,7 @@ class Momentum(Algorithm):
 class NormalisedDescent(Algorithm):
     """``steps`` steps W <- W - eta G / |G| from W = 0, where G is the gradient of sum_i |W x_i - y_i|^2.
 
-    A task whose gradient is 0 takes no step.
-
-    Args:
-        steps: number of steps; 0 predicts 0.
-        eta: length of a step, a parameter.
+    A task whose gradient is 0 takes no step. The length of a step, ``eta``, is a parameter.
     """
 
     def __init__(self, steps: int, eta: float) -> None:
@@ -88,7 +83,6 @@ class Muon(NormalisedDescent):
     """
 
     def direction(self, descent: Float[Tensor, "*batch dx dy"]) -> Float[Tensor, "*batch dx dy"]:
-        """Update for step size 1, given minus the gradient."""
         move, (a, b, c) = super().direction(descent), _QUINTIC
         for _ in range(_ITERATIONS):
             own = move.mT @ move
@@ -108,11 +102,7 @@ class DeltaRule(Algorithm):
     """One pass W <- W' + eta (y_i - W' x_i) x_i^T with W' = forget W, from W = 0; predicts W x_q.
 
     One pass of stochastic gradient descent (least mean squares). It equals a layer of DeltaNet, or of Gated DeltaNet if
-    ``forget`` is below 1.
-
-    Args:
-        eta: step size, a parameter.
-        forget: factor on the weights before each pair, a parameter; 1 for no forgetting.
+    ``forget`` is below 1. ``eta`` and ``forget`` are parameters.
 
     Source: Widrow and Hoff (1960); Yang et al., Gated delta networks (2024).
 
@@ -139,12 +129,7 @@ class DeltaRule(Algorithm):
 class Titans(Algorithm):
     """One pass S <- momentum S + eta (y_i - W x_i) x_i^T, W <- forget W + S, from W = S = 0; predicts W x_q.
 
-    The linear memory of Titans, with the same step size, momentum and forgetting for all pairs.
-
-    Args:
-        eta: step size, a parameter.
-        momentum: share of the previous update that is added to a step, a parameter.
-        forget: factor of the weights at each pair, a parameter; 1 for no forgetting.
+    The linear memory of Titans, with the same step size, momentum and forgetting for all pairs; all are parameters.
 
     Source: Behrouz et al., Titans: learning to memorize at test time (2024), eqs. 13 and 14.
     """

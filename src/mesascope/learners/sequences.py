@@ -16,8 +16,15 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from mesascope import errors
-from mesascope.errors import ArgumentError, NumericalError, refuse, require_count, require_number
+from mesascope.errors import (
+    ArgumentError,
+    NumericalError,
+    refuse,
+    require_callable,
+    require_count,
+    require_instance,
+    require_number,
+)
 from mesascope.learners.arguments import Algorithm, Matrix, Range, Sizes, size_at, step_sizes, tensor_of
 from mesascope.ops import causal_linear_attention, mesa_attention
 from mesascope.ops.checks import require_values
@@ -165,7 +172,7 @@ class RecursiveLeastSquares(Algorithm):
     def __init__(self, ridge: float, forget: float = 1.0, features: Callable[[Tensor], Tensor] | None = None) -> None:
         super().__init__()
         if features is not None:
-            errors.require_callable("features", features)
+            require_callable("features", features)
         self.ridge, self.features = require_number("ridge", ridge, above=0), features
         self.forget = require_number("forget", forget, above=0, most=1)
 
@@ -180,9 +187,7 @@ class RecursiveLeastSquares(Algorithm):
 
 
 @register(
-    "predictor",
-    "neumann-least-squares",
-    free={"terms": Range(0, 30, "integer"), "bound": _BOUND, "ridge": _RIDGE},
+    "predictor", "neumann-least-squares", free={"terms": Range(0, 30, "integer"), "bound": _BOUND, "ridge": _RIDGE}
 )
 class NeumannLeastSquares(Algorithm):
     """Least squares by ``terms`` steps of a Neumann series: W_t s_t = 1/c sum_i s_i (s_{i-1} . x_t).
@@ -241,10 +246,8 @@ class ChebyshevLeastSquares(Algorithm):
     def inverse(cls, terms: int, bound: float, ridge: float = 1.0) -> ChebyshevLeastSquares:
         """Make the predictor whose polynomial is the Chebyshev series of 1/a on [ridge, bound] up to T_terms.
 
-        The largest error of the series, at a = ridge, is (1 - sqrt(ridge / bound)) rho^terms / ridge.
-
         c_j = (2 - [j = 0]) (-rho)^j / sqrt(ridge bound) with rho = (sqrt(bound) - sqrt(ridge)) / (sqrt(bound) +
-        sqrt(ridge)).
+        sqrt(ridge)). The largest error, at a = ridge, is (1 - sqrt(ridge / bound)) rho^terms / ridge.
         """
         require_count("terms", terms, least=0)
         require_number("ridge", ridge, above=0)
@@ -275,7 +278,7 @@ def _interval(ridge: float, bound: float) -> tuple[float, float]:
 
 
 def _weights(name: str, values: Sequence[float]) -> nn.Parameter:
-    errors.require_instance(name, values, Sequence)
+    require_instance(name, values, Sequence)
     numbers = [require_number(name, value) for value in values]
     return nn.Parameter(torch.tensor(numbers, dtype=torch.float64))
 

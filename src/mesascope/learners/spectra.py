@@ -89,7 +89,10 @@ def gram_spectra(family: LinearRegression, contexts: int, generator: torch.Gener
 
 
 def spectral_mse(
-    spectra: Float[Tensor, "contexts d"], learner: GradientDescentPlusPlus, family: LinearRegression
+    spectra: Float[Tensor, "contexts d"],
+    learner: GradientDescentPlusPlus,
+    family: LinearRegression,
+    sizes: Mapping[str, Tensor] | None = None,
 ) -> Float[Tensor, " contexts"]:
     """Mean squared error of a descent learner per context, averaged over teachers, noise and queries.
 
@@ -97,23 +100,15 @@ def spectral_mse(
 
         mse = s^2 sum_j [ w^2 r(lambda_j)^2 + (sigma^2 / N) lambda_j h(lambda_j)^2 ].
 
-    This requires w0 = 0, no token clip, and queries with independent centred coordinates of variance s^2.
+    This requires w0 = 0, no token clip, and queries with independent centred coordinates of variance s^2. ``sizes`` are
+    step sizes by name, in place of the learner's own.
     """
     require_instance("spectra", spectra, Tensor)
     require_instance("learner", learner, GradientDescentPlusPlus)
-    return spectral_mse_at(spectra, learner, family, {})
-
-
-def spectral_mse_at(
-    spectra: Float[Tensor, "contexts d"],
-    learner: GradientDescentPlusPlus,
-    family: LinearRegression,
-    sizes: Mapping[str, Tensor],
-) -> Float[Tensor, " contexts"]:
-    """`spectral_mse` with step sizes by name in place of the learner's own."""
     if learner.w0 is not None or learner.token_clip is not None:
         refuse("learner", "start from zero weights and clip nothing for its spectral loss", learner, "use `tune`")
     variance, _ = _centred_moments(family)
+    sizes = sizes or {}
     eta, gamma = sizes.get("eta", learner.eta), sizes.get("gamma", learner.gamma)
     gammas = None if gamma is None else gamma.expand(learner.steps)
     gain, residual = filters(spectra, family.n_context, eta.expand(learner.steps), gammas)

@@ -8,7 +8,7 @@ import torch
 from torch.func import jacfwd, jacrev, vmap
 
 from mesascope.errors import refuse, require_count, require_instance
-from mesascope.lenses.groups import require_sequences
+from mesascope.lenses.access import require_sequences
 from mesascope.lenses.needs import HasActivations, HasTokens, require_access
 from mesascope.modes import without_deprecations_of_torch
 from mesascope.nets import HookedModule, Tokens

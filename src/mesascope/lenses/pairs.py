@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,7 +69,7 @@ def agreement(a: Learner | Predictor, b: Learner | Predictor, tasks: Tasks) -> A
     check_tasks(tasks)
     for learner in (a, b):
         require_access("agreement", learner)
-    found = _paired(a, [b], tasks, [False])[0]
+    found = _compared(access.seen(a, tasks), access.seen(b, tasks))
     access.require_causal([a, b], tasks)
     return found
 
@@ -95,23 +95,13 @@ def alignment(a: Learner, b: Learner, episodes: Episode) -> Alignment:
     check_tasks(episodes)
     for learner in (a, b):
         require_access("alignment", learner, episodes)
-    (found,) = _paired(a, [b], episodes, [True])
+    found = _compared(*(access.seen(learner, episodes, derived=True) for learner in (a, b)))
     assert isinstance(found, Alignment)
     return found
 
 
-def _paired(
-    a: Learner | Predictor, others: Sequence[Learner | Predictor], tasks: Tasks, derived: Sequence[bool]
-) -> list[Agreement]:
-    """Compare ``a`` with each of the others on the same tasks: an `Alignment` if ``derived``, else an `Agreement`.
-
-    Each learner predicts each part of the tasks once, so a stochastic learner has the same predictions in all pairs.
-    """
-    own = access.seen(a, tasks, derived=any(derived))
-    return [_compared(own, access.seen(b, tasks, derived=d)) for b, d in zip(others, derived, strict=True)]
-
-
 def _compared(one: access.Seen, other: access.Seen) -> Agreement:
+    """An `Alignment` if the sensitivities of both are known."""
     a, b = one.error.double(), other.error.double()
     fields: dict[str, Any] = {
         "prediction_difference": Measurement.of((one.prediction - other.prediction).norm(dim=-1).mean(-1)),
@@ -122,10 +112,9 @@ def _compared(one: access.Seen, other: access.Seen) -> Agreement:
     }
     if one.sensitivity is None or other.sensitivity is None:
         return Agreement(**fields)
-    cosine, difference = compare_sensitivities(one.sensitivity, other.sensitivity).values()
-    return Alignment(
-        **fields, sensitivity_cosine=Measurement.of(cosine), sensitivity_difference=Measurement.of(difference)
-    )
+    found = compare_sensitivities(one.sensitivity, other.sensitivity)
+    fields["sensitivity_cosine"] = Measurement.of(found["cosine"])
+    return Alignment(**fields, sensitivity_difference=Measurement.of(found["sensitivity"]))
 
 
 def compare_sensitivities(sa: Tensor, sb: Tensor) -> dict[str, Tensor]:
@@ -230,7 +219,11 @@ def compare(
     if name in others:
         refuse("name", "differ from the names of the others", name, "pass name='mine', say")
     drawn_tasks = sample_tasks(family, tasks, stream(seed, "compare", device=device))
-    own, *derived = ("gradient" in access_of(one, drawn_tasks) for one in (learner, *others.values()))
-    rows = _paired(learner, list(others.values()), drawn_tasks, [own and one for one in derived])
+    own, *given = ("gradient" in access_of(one, drawn_tasks) for one in (learner, *others.values()))
+    derived = dict(zip(others, [own and one for one in given], strict=True))
+    mine = access.seen(learner, drawn_tasks, derived=any(derived.values()))
+    rows = {
+        other: _compared(mine, access.seen(one, drawn_tasks, derived=derived[other])) for other, one in others.items()
+    }
     access.require_causal([learner, *others.values()], drawn_tasks)
-    return Comparison(name, dict(zip(others, rows, strict=True)))
+    return Comparison(name, rows)

@@ -10,8 +10,7 @@ from torch.nn import functional
 
 from mesascope.errors import ArgumentError, refuse, require_choice, require_number
 from mesascope.evidence import Estimates
-from mesascope.lenses.access import require_causal
-from mesascope.lenses.groups import chosen_times, numbers, require_groups, require_sequences
+from mesascope.lenses.access import chosen_times, numbers, require_causal, require_groups, require_sequences
 from mesascope.lenses.needs import HasActivations
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor

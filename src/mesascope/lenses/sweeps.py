@@ -11,8 +11,7 @@ import torch
 
 from mesascope.errors import ArgumentTypeError, require_choice, require_count, require_instance, require_number, shown
 from mesascope.evidence import Estimates
-from mesascope.lenses.access import per_task_errors
-from mesascope.lenses.groups import numbers, require_groups
+from mesascope.lenses.access import numbers, per_task_errors, require_groups
 from mesascope.lenses.needs import HasRule, HasTrajectory, require_access
 from mesascope.records import register
 from mesascope.shapes import Tensor

@@ -11,7 +11,7 @@ import torch
 from mesascope.errors import require_instance
 from mesascope.evidence import Estimates
 from mesascope.lenses import access
-from mesascope.lenses.groups import against_others, chosen_times, numbers, require_groups, require_sequences
+from mesascope.lenses.access import against_others, chosen_times, numbers, require_groups, require_sequences
 from mesascope.lenses.pairs import compare_sensitivities
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor

@@ -1,4 +1,8 @@
-"""Networks: token layouts, transformers, and the learners and predictors built from them."""
+"""Networks: token layouts, transformers, and the learners and predictors built from them.
+
+A network is built by ``config.build(generator)`` or ``Network(config, generator)``. Its initial weights are drawn from
+the generator, or from torch's global one if None.
+"""
 
 import lazy_loader
 

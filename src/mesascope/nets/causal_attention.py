@@ -36,10 +36,6 @@ class CausalAttention(CausalNet, ABC):
     results, and `advance` processes a part of a sequence. Its points ``query``, ``key``, ``value``, ``pattern`` and
     ``read`` can be hooked: see `mesascope.nets.points`. Parameters with the attribute ``_no_weight_decay`` should not
     decay.
-
-    Args:
-        config: config of the heads.
-        generator: generator of the initial weights; torch's global one if None.
     """
 
     state_type = AttentionState
@@ -264,7 +260,11 @@ class CausalAttention(CausalNet, ABC):
     ) -> Tensor:
         """`attend` computed as the attention pattern times the values, plus the contribution of the memory."""
         one = torch.eye(v.shape[-2]).to(v).expand(*v.shape[:-1], -1)
-        emptied = None if memory is None else _without_values(memory, v.shape[-2])
+        emptied = memory  # without values
+        if isinstance(memory, SoftmaxState):
+            emptied = memory._replace(v=memory.v.new_zeros((*memory.v.shape[:-1], v.shape[-2])))
+        elif memory is not None:
+            emptied = memory._replace(G=memory.G.new_zeros((*memory.G.shape[:-2], v.shape[-2], memory.G.shape[-1])))
         pattern, _ = self.attend(q, k, one, log_forget, beta, emptied, False)
         known, _ = self.attend(q, k, torch.zeros_like(v), log_forget, beta, memory, False)
         return self.pattern(pattern) @ v + known
@@ -280,13 +280,6 @@ def _continued(own: Tensor, recent: Tensor | None, count: int, dtype: torch.dtyp
         return functional.pad(own.to(torch.promote_types(own.dtype, dtype)), (0, 0, count, 0)), None
     row = torch.cat([recent, own], -2)
     return row, row[..., row.shape[-2] - count :, :].clone()
-
-
-def _without_values(memory: Any, width: int) -> Any:
-    """The memory with all values replaced by zeros of this width."""
-    if isinstance(memory, SoftmaxState):
-        return memory._replace(v=memory.v.new_zeros((*memory.v.shape[:-1], width)))
-    return memory._replace(G=memory.G.new_zeros((*memory.G.shape[:-2], width, memory.G.shape[-1])))
 
 
 class UndecayedParameter(nn.Parameter):

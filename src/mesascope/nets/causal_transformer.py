@@ -13,7 +13,7 @@ from mesascope.errors import refuse, require_instance
 from mesascope.nets.attention_config import AttentionConfig
 from mesascope.nets.causal import CausalNet, given, zero_padding
 from mesascope.nets.checks import check_mask, check_state, check_tokens
-from mesascope.nets.layers import Layer, Products, check_layers, each_layer
+from mesascope.nets.layers import Layer, LayersConfig, Products
 from mesascope.nets.points import HookedModule, HookPoint
 from mesascope.nets.pretrained import Pretrained
 from mesascope.nets.states import AttentionState
@@ -23,7 +23,7 @@ from mesascope.validate import Count, Positive, frozen
 
 
 @frozen
-class CausalTransformerConfig:
+class CausalTransformerConfig(LayersConfig):
     """A causal transformer from tokens to tokens.
 
     Args:
@@ -45,7 +45,7 @@ class CausalTransformerConfig:
     token_clip: Positive | None = None
 
     def __post_init__(self) -> None:
-        check_layers(self, registered("attention"), "heads")
+        self.check_layers(registered("attention"), "heads")
         for one in self.each_heads:
             require_instance("heads", one, AttentionConfig)
         if len({one.width for one in self.each_heads}) > 1:
@@ -63,17 +63,7 @@ class CausalTransformerConfig:
     @property
     def each_heads(self) -> tuple[AttentionConfig, ...]:
         """Config of the heads of each layer."""
-        return each_layer(self.heads, self.n_layers)
-
-    @property
-    def attentions(self) -> tuple[str, ...]:
-        """Name of the attention of each layer."""
-        return each_layer(self.attention, self.n_layers)
-
-    @property
-    def layer_norms(self) -> tuple[bool, ...]:
-        """True for each layer that normalises its inputs."""
-        return each_layer(self.layer_norm, self.n_layers)
+        return self.each_layer("heads")
 
 
 class CausalLayer(Layer):
@@ -99,10 +89,6 @@ class CausalTransformer(HookedModule, CausalNet, Pretrained):
 
     Every part is called as a module, so hooks work; `mesascope.nets.points` lists all hook points by name.
 
-    Args:
-        config: the architecture.
-        generator: generator of the initial weights; torch's global one if None.
-
     >>> net = CausalTransformer(CausalTransformerConfig(AttentionConfig(width=8), 2, ("linear", "mesa")))
     >>> net(torch.ones(2, 5, 8)).shape
     torch.Size([2, 5, 8])
@@ -116,12 +102,10 @@ class CausalTransformer(HookedModule, CausalNet, Pretrained):
         self.config = config
         scaled = [dataclasses.replace(one, init_scale=one.init_scale / config.n_layers) for one in config.each_heads]
         heads = [scaled[0], *(dataclasses.replace(one, positions=0) for one in scaled[1:])]
-        known, width = registered("attention"), config.width
+        known = registered("attention")
         self.embedded = HookPoint()
         self.layers = nn.ModuleList(
-            CausalLayer(
-                known[kind](own, generator), width, config.mlp, norm, own.init_scale, generator, config.token_clip
-            )
+            CausalLayer(known[kind](own, generator), config, norm, own.init_scale, generator)
             for kind, own, norm in zip(config.attentions, heads, config.layer_norms, strict=True)
         )
         for layer in self.layers:

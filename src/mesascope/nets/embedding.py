@@ -50,10 +50,6 @@ class Embedding(Pretrained):
 
     The MLP has biases: without them every feature would be 0 at the origin.
 
-    Args:
-        config: config of the embedding.
-        generator: generator of the initial weights; torch's global one if None.
-
     Source: von Oswald et al. (ICML 2023), appendix A.7.
     """
 
@@ -103,10 +99,6 @@ class EmbeddedDescent(Pretrained):
 
     Tokens (x, y), and (x_q, 0) for queries, are embedded as (h, t), with t the last ``d_out`` entries. From W = 0,
     ``steps`` gradient steps are taken on 1/(2n) sum_i |W h_i - t_i|^2. The prediction is W h_q - t_q.
-
-    Args:
-        config: config of the learner.
-        generator: generator of the initial weights; torch's global one if None.
 
     Source: von Oswald et al. (ICML 2023), section 3 (sine waves) and appendix A.7.
     """

@@ -64,10 +64,6 @@ class LanguageModel(HookedModule, CausalNet, Pretrained):
 
     `init_state` and `step` decode token by token with the same results, and `advance` processes a part of a text.
 
-    Args:
-        config: config of the model.
-        generator: generator of the initial weights; torch's global one if None.
-
     >>> from mesascope.nets import AttentionConfig
     >>> transformer = CausalTransformerConfig(AttentionConfig(width=8, n_heads=2), 2, "softmax", mlp=4, layer_norm=True)
     >>> model = LanguageModelConfig(transformer, vocabulary=50, context=16).build()
@@ -115,10 +111,9 @@ class LanguageModel(HookedModule, CausalNet, Pretrained):
         """
         embedded = self._embedded(tokens, state, mask)
         after = self.transformer(embedded, *given(state, mask, last))
-        if state is None:
-            return self._read(after) if targets is None else self._losses(after, targets)
-        found, state = after
-        return (self._read(found) if targets is None else self._losses(found, targets)), state
+        after, state = (after, None) if state is None else after
+        found = self._read(after) if targets is None else self._losses(after, targets)
+        return found if state is None else (found, state)
 
     def init_state(self, *batch: int) -> tuple[AttentionState, ...]:
         """Return the state of every layer before the first token."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection
 from typing import Any, NamedTuple
 
 import torch
@@ -23,25 +23,36 @@ class Products(NamedTuple):
     w_pv: Float[Tensor, "heads width width"]
 
 
-def check_layers(config: Any, attentions: Iterable[str], *others: str) -> None:
-    """Raise if a tuple in a config does not have length ``n_layers``, or an ``attention`` is unknown.
+class LayersConfig:
+    """Config of a transformer, whose fields may contain one value for all layers or a tuple with one for each."""
 
-    Fields ``attention``, ``layer_norm`` and ``others`` contain one value for all layers or a tuple with one for each.
-    """
-    for name in ("attention", "layer_norm", *others):
-        value = getattr(config, name)
-        if isinstance(value, list | tuple):
-            object.__setattr__(config, name, tuple(value))
-            if len(value) != config.n_layers:
-                refuse(name, f"be one value or {config.n_layers}, one a layer", value, "match it to n_layers")
-    known = list(attentions)
-    for attention in each_layer(config.attention, config.n_layers):
-        require_choice("attention", attention, known)
+    n_layers: int
 
+    def check_layers(self, attentions: Collection[str], *others: str) -> None:
+        """Raise if a tuple does not have length ``n_layers``, or an ``attention`` is unknown."""
+        for name in ("attention", "layer_norm", *others):
+            value = getattr(self, name)
+            if isinstance(value, list | tuple):
+                object.__setattr__(self, name, tuple(value))
+                if len(value) != self.n_layers:
+                    refuse(name, f"be one value or {self.n_layers}, one a layer", value, "match it to n_layers")
+        for attention in self.attentions:
+            require_choice("attention", attention, attentions)
 
-def each_layer(value: Any, n_layers: int) -> tuple[Any, ...]:
-    """Values of a field for each layer; the field contains one value for all layers or a tuple."""
-    return value if isinstance(value, tuple) else (value,) * n_layers
+    def each_layer(self, field: str) -> tuple[Any, ...]:
+        """Values of a field for each layer."""
+        value = getattr(self, field)
+        return value if isinstance(value, tuple) else (value,) * self.n_layers
+
+    @property
+    def attentions(self) -> tuple[str, ...]:
+        """Name of the attention of each layer."""
+        return self.each_layer("attention")
+
+    @property
+    def layer_norms(self) -> tuple[bool, ...]:
+        """True for each layer that normalises its inputs."""
+        return self.each_layer("layer_norm")
 
 
 def key_size_of(config: Any) -> int:
@@ -159,33 +170,21 @@ class Layer(nn.Module):
     Subclasses of the two transformers differ in the call of attention: to a context, or with a state.
 
     Args:
-        attention: attention module of the layer.
-        width: width of a token.
-        mlp: hidden width of the MLP as a multiple of ``width``; no MLP if None.
+        config: config of the transformer.
         layer_norm: normalise the inputs of attention and MLP.
         scale: initial weights of the MLP have variance scale / fan-in.
-        generator: generator of these weights.
-        token_clip: clip every entry of the output to [-token_clip, token_clip].
-        damping: factor on the outputs of attention and MLP.
     """
 
     def __init__(
-        self,
-        attention: nn.Module,
-        width: int,
-        mlp: int | None,
-        layer_norm: bool,
-        scale: float,
-        generator: torch.Generator | None,
-        token_clip: float | None,
-        damping: float = 1.0,
+        self, attention: nn.Module, config: Any, layer_norm: bool, scale: float, generator: torch.Generator | None
     ) -> None:
         super().__init__()
+        width, mlp = config.width, config.mlp
         self.attention = attention
         self.mlp = TokenMLP(width, mlp * width, scale, generator) if mlp else None
         self.norm = nn.LayerNorm(width) if layer_norm else nn.Identity()
         self.mlp_norm = (nn.LayerNorm(width) if layer_norm else nn.Identity()) if mlp else None
-        self.token_clip, self.damping = token_clip, damping
+        self.token_clip, self.damping = config.token_clip, getattr(config, "damping", 1.0)
 
     def after(self, tokens: Tensor, moved: Tensor) -> Tensor:
         """Tokens after the layer, from the tokens before it and ``moved``, the output of attention."""

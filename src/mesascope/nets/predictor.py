@@ -25,6 +25,9 @@ from mesascope.validate import Count
 
 # Contents of a token's channels: -W_0 s_t (minus the prediction after the last layer), s_t, or s_{t-1}.
 CHANNELS = ("blank", "now", "before")
+# Fields of heads that do not change the function of linear attention, given its products.
+_FREE = {"width", "n_heads", "n_kv_heads", "key_size", "value_size", "init_scale"}
+_FREE |= {"ridge", "ridge_floor", "ridge_per_dimension", "ridge_kind"}
 
 
 @register("net", "sequence-predictor", of="predictor")
@@ -71,8 +74,6 @@ class SequencePredictor(HookedModule, CausalNet, Pretrained):
     `init_state` and `step` decode element by element with the same results.
 
     Args:
-        config: config of the predictor.
-        generator: generator of the initial weights; torch's global one if None.
         w0: initial weights ``(d, d)`` of the regression that a construction implements; zero if None.
 
     Source: thesis, sections 3.3 and 3.5.1.
@@ -142,12 +143,10 @@ class SequencePredictor(HookedModule, CausalNet, Pretrained):
     def on_channels(self) -> bool:
         """True if predictions depend only on the products of the layers, on tokens of channels."""
         config = self.config.transformer
-        plain = config.mlp is None and not any(config.layer_norms) and set(config.attentions) == {"linear"}
-        return (
-            self.config.channels is not None
-            and plain
-            and all(_plain(one) == AttentionConfig(1) for one in config.each_heads)
-        )
+        linear = config.mlp is None and not any(config.layer_norms) and set(config.attentions) == {"linear"}
+        fields = [field for field in dataclasses.fields(AttentionConfig) if field.name not in _FREE]
+        plain = all(getattr(one, field.name) == field.default for one in config.each_heads for field in fields)
+        return self.config.channels is not None and linear and plain
 
     def products(self) -> list[Products]:
         """W_KQ and W_PV of each layer, each ``(heads, width, width)``."""
@@ -169,9 +168,8 @@ class SequencePredictor(HookedModule, CausalNet, Pretrained):
         if len(products) != config.n_layers:
             refuse("products", f"be of {config.n_layers} layers", len(products), "pass one pair a layer")
         heads, width, _ = products[0].w_kq.shape
-        own = dataclasses.replace(
-            config.each_heads[0], n_heads=heads, n_kv_heads=None, key_size=width, value_size=width
-        )
+        sizes = {"n_heads": heads, "n_kv_heads": None, "key_size": width, "value_size": width}
+        own = dataclasses.replace(config.each_heads[0], **sizes)
         whole = dataclasses.replace(self.config, transformer=dataclasses.replace(config, heads=own))
         other = SequencePredictor(whole, torch.Generator(), self.w0).to(products[0].w_kq)
         for layer, pair in zip(other.transformer.layers, products, strict=True):
@@ -210,14 +208,3 @@ class SequencePredictor(HookedModule, CausalNet, Pretrained):
 
     def _read(self, tokens: Tensor) -> Tensor:
         return -tokens[..., : self.config.d] if self.w_out is None else rows_times(tokens, self.w_out.mT)
-
-
-# Fields of heads that linear attention ignores.
-_RIDGE = ("ridge", "ridge_floor", "ridge_per_dimension", "ridge_kind")
-
-
-def _plain(heads: AttentionConfig) -> AttentionConfig:
-    """The heads' config with number, sizes, initial scale and ridge (which only mesa layers use) at their defaults."""
-    sizes: dict[str, Any] = {"width": 1, "n_heads": 1, "key_size": None, "value_size": None, "n_kv_heads": None}
-    unused = {name: getattr(AttentionConfig(1), name) for name in ("init_scale", *_RIDGE)}
-    return dataclasses.replace(heads, **sizes, **unused)

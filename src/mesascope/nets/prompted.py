@@ -47,8 +47,7 @@ class Prompted(Pretrained):
     out.
 
     Args:
-        config: config of the predictor.
-        generator: generator of the prompt, and of the weights of a new network; torch's global one if None.
+        generator: generator of the prompt, and of the weights of a new network.
         network: the network to prompt, which is copied; a new one if None.
 
     Source: thesis, section 3.5.2.

@@ -61,8 +61,6 @@ class InContextRegressor(HookedModule, Pretrained):
     entries, as in section 2 of von Oswald et al. (ICML 2023).
 
     Args:
-        config: config of the learner.
-        generator: generator of the initial weights; torch's global one if None.
         w0: read-out W_0 ``(d_out, d_in)``: the initial weights of the learner that a construction implements.
 
     >>> learner = InContextRegressorConfig(TransformerConfig(width=4)).build()
@@ -84,8 +82,7 @@ class InContextRegressor(HookedModule, Pretrained):
         check_start(w0, (config.d_out, d_in), "(dy, dx)")
         self.config = config
         embedding = None if config.embedding is None else Embedding(config.embedding, generator)
-        self.transformer = Transformer(config.transformer, generator)
-        self.embedding = embedding
+        self.transformer, self.embedding = Transformer(config.transformer, generator), embedding
         self.register_buffer("w0", w0)
 
     @property

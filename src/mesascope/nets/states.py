@@ -68,7 +68,10 @@ def select_state(state: Any, indices: Tensor) -> Any:
     if indices.dtype != torch.int64 or indices.ndim != 1:
         shown = f"{indices.dtype} {tuple(indices.shape)}"
         refuse("indices", "be int64 of shape (count,)", shown, "pass torch.tensor([0, 0, 1]), say")
-    size = _batch_size(state)
+    sizes = {tensor.shape[0] if tensor.ndim else -1 for tensor in tree_leaves(state) if isinstance(tensor, Tensor)}
+    if len(sizes) != 1 or min(sizes) < 0:
+        refuse("state", "have a batch axis", type(state).__name__, "begin with init_state(batch)")
+    (size,) = sizes
     if indices.numel() and not 0 <= int(indices.min()) <= int(indices.max()) < size:
         refuse("indices", f"lie in [0, {size})", indices.tolist(), "name sequences of the batch")
     return tree_map_only(Tensor, lambda tensor: tensor.index_select(0, indices.to(tensor.device)), state)
@@ -103,13 +106,6 @@ def load_state(path: str | Path, device: torch.device | str = "cpu") -> Any:
         raise ArgumentError(
             f"path must be a file that save_state wrote, but is {str(path)!r} ({error}): pass another."
         ) from None
-
-
-def _batch_size(state: Any) -> int:
-    sizes = [tensor.shape[0] if tensor.ndim else -1 for tensor in tree_leaves(state) if isinstance(tensor, Tensor)]
-    if not sizes or min(sizes) != max(sizes) or sizes[0] < 0:
-        refuse("state", "have a batch axis", type(state).__name__, "begin with init_state(batch)")
-    return sizes[0]
 
 
 def _described(state: Any, name: str, tensors: dict[str, Tensor]) -> Any:

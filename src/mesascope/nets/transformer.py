@@ -15,9 +15,8 @@ from mesascope.nets.checks import check_tokens
 from mesascope.nets.gram import run_linear_layers
 from mesascope.nets.layers import (
     Layer,
+    LayersConfig,
     Products,
-    check_layers,
-    each_layer,
     head_weights,
     join_heads,
     key_size_of,
@@ -41,7 +40,7 @@ class Tokens(NamedTuple):
 
 
 @frozen
-class TransformerConfig:
+class TransformerConfig(LayersConfig):
     """A transformer without biases, embedding or read-out.
 
     Args:
@@ -73,35 +72,19 @@ class TransformerConfig:
 
     def __post_init__(self) -> None:
         key_size_of(self)
-        check_layers(self, _attentions())
+        self.check_layers(_attentions())
         for name in ("attention", "layer_norm"):
-            value = getattr(self, name)
-            if self.shared and len(set(each_layer(value, self.n_layers))) > 1:
-                refuse(name, "be the same for all layers that share weights", value, "pass one value")
+            if self.shared and len(set(self.each_layer(name))) > 1:
+                refuse(name, "be the same for all layers that share weights", getattr(self, name), "pass one value")
 
     def build(self, generator: torch.Generator | None = None) -> Transformer:
         """Build the network with initial weights from ``generator``."""
         return Transformer(self, generator)
 
     @property
-    def attentions(self) -> tuple[str, ...]:
-        """Name of the attention of each layer."""
-        return each_layer(self.attention, self.n_layers)
-
-    @property
-    def layer_norms(self) -> tuple[bool, ...]:
-        """True for each layer that normalises its inputs."""
-        return each_layer(self.layer_norm, self.n_layers)
-
-    @property
     def linear(self) -> bool:
         """True if layers depend on their products alone, except for ``token_clip``."""
         return self.mlp is None and not any(self.layer_norms) and set(self.attentions) == {"linear"}
-
-    @property
-    def purely_linear(self) -> bool:
-        """True if queries depend on the context only through its Gram matrix."""
-        return self.linear and self.token_clip is None
 
 
 class Attention(nn.Module):
@@ -112,8 +95,7 @@ class Attention(nn.Module):
         key, scale = key_size_of(config), config.init_scale / config.n_layers
         self.w_k, self.w_q, self.w_v, self.p = head_weights(config.n_heads, config.width, key, key, scale, generator)
         self.attend = _attentions()[kind]
-        # With products, softmax would divide by the root of the token width rather than the key width; this corrects
-        # it.
+        # Corrects the softmax of products, which divides by the root of the token width rather than the key width.
         self.sharpness = math.sqrt(config.width / key) if kind == "softmax" else 1.0
         self.query, self.key, self.value, self.pattern, self.read = (HookPoint() for _ in range(5))
 
@@ -170,10 +152,6 @@ class Transformer(HookedModule, Pretrained):
     Purely linear networks are evaluated through the context's Gram matrix (`mesascope.nets.gram`). Results are equal up
     to rounding, and the cost does not grow with the context. If a part is hooked or replaced, every part is called as a
     module instead. `mesascope.nets.points` lists all hook points by name.
-
-    Args:
-        config: the architecture.
-        generator: generator of the initial weights; torch's global one if None.
     """
 
     built_from = TransformerConfig
@@ -182,10 +160,12 @@ class Transformer(HookedModule, Pretrained):
         super().__init__()
         require_instance("config", config, TransformerConfig)
         self.config = config
-        own = 1 if config.shared else config.n_layers
-        kinds = zip(config.attentions[:own], config.layer_norms[:own], strict=True)
+        own, scale = 1 if config.shared else config.n_layers, config.init_scale / config.n_layers
         self.embedded = HookPoint()
-        self.layers = nn.ModuleList(self._layer(kind, norm, generator) for kind, norm in kinds)
+        self.layers = nn.ModuleList(
+            ContextLayer(Attention(config, kind, generator), config, norm, scale, generator)
+            for kind, norm in zip(config.attentions[:own], config.layer_norms[:own], strict=True)
+        )
         remember(self)
 
     def forward(self, context: Float[Tensor, "*batch n width"], query: Float[Tensor, "*batch m width"]) -> Tensor:
@@ -196,7 +176,7 @@ class Transformer(HookedModule, Pretrained):
         """Query tokens after each layer."""
         self._check(context, query)
         hooked = has_hooks(self)
-        if self.config.purely_linear and not hooked:
+        if self.config.linear and self.config.token_clip is None and not hooked:
             return run_linear_layers(context, query, self._linear_layers())
         m = query.shape[-2]
         return [rows[..., rows.shape[-2] - m :, :] for rows in self._token_form(context, query, last_context=hooked)]
@@ -257,13 +237,6 @@ class Transformer(HookedModule, Pretrained):
         if context.shape[:-2] != query.shape[:-2]:
             batch = tuple(context.shape[:-2])
             refuse("query", f"have the context's batch {batch}", tuple(query.shape[:-2]), "expand one of them")
-
-    def _layer(self, attention: str, layer_norm: bool, generator: torch.Generator | None) -> Layer:
-        config = self.config
-        heads, scale = Attention(config, attention, generator), config.init_scale / config.n_layers
-        return ContextLayer(
-            heads, config.width, config.mlp, layer_norm, scale, generator, config.token_clip, config.damping
-        )
 
     def _token_form(self, context: Tensor, query: Tensor, *, last_context: bool) -> list[Tensor]:
         """Rows of context and queries after each layer; after the last, only queries unless ``last_context``."""

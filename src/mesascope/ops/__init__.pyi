@@ -24,6 +24,7 @@ from .mesa.api import (
     mesa_state as mesa_state,
     mesa_step as mesa_step,
 )
+from .mesa.decode import FixedRidgeState as FixedRidgeState, MesaState as MesaState, RootedMesaState as RootedMesaState
 from .mesa.parallel import mesa_state_before as mesa_state_before
 from .mesa.published import (
     mesa_attention_reference as mesa_attention_reference,
@@ -32,5 +33,4 @@ from .mesa.published import (
     mesa_neumann as mesa_neumann,
     mesa_recursion as mesa_recursion,
 )
-from .mesa.states import FixedRidgeState as FixedRidgeState, MesaState as MesaState, RootedMesaState as RootedMesaState
 from .reading import without_reading_values as without_reading_values

@@ -61,7 +61,10 @@ def causal_softmax_attention(
     require_values(arguments, q.shape[-2])
     wide = torch.promote_types(q.dtype, torch.float32)
     biased = beta is not None or state is not None
-    bias = q.new_zeros(q.shape[:-1], dtype=wide) if beta is None else _log_strength(beta.to(wide))
+    bias = q.new_zeros(q.shape[:-1], dtype=wide)
+    if beta is not None:
+        counts = beta > 0
+        bias = torch.where(counts, beta.to(wide).where(counts, 1).log(), _UNSEEN)
     if state is not None:
         _check_state(state, k, v)
         k, v = torch.cat([state.k, k], -2), torch.cat([state.v, v], -2)
@@ -127,11 +130,6 @@ def _check_state(state: SoftmaxState, k: Tensor, v: Tensor) -> None:
             refuse(f"state.{name}", f"have shape {shape}", tuple(part.shape), "begin with a state of this batch")
         if part.device != k.device:
             refuse(f"state.{name}", f"be on k's device {str(k.device)!r}", str(part.device), "move it there")
-
-
-def _log_strength(beta: Tensor) -> Tensor:
-    counts = beta > 0
-    return torch.where(counts, beta.where(counts, 1).log(), _UNSEEN)
 
 
 def causal_softmax_attention_reference(

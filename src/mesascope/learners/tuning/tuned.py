@@ -14,7 +14,7 @@ from torch import nn
 from mesascope.errors import ArgumentError, require_count, require_instance
 from mesascope.evidence.tables import Table, Tabular
 from mesascope.learners.descent import GradientDescentPlusPlus
-from mesascope.learners.spectra import gram_spectra, has_spectral_loss, spectral_mse_at
+from mesascope.learners.spectra import gram_spectra, has_spectral_loss, spectral_mse
 from mesascope.learners.tuning.search import Ends, Losses, Problem, climb, measured_sizes, trained
 from mesascope.learners.tuning.starts import Values, at_depth, depths
 from mesascope.measurement import Measurement
@@ -148,7 +148,7 @@ def _spectral_problem(family: LinearRegression, contexts: int, seed: int) -> Pro
     spectra = gram_spectra(family, contexts, stream(seed, "tune"))
 
     def on(part: Tensor) -> Losses:
-        return lambda shallower, values: spectral_mse_at(part, shallower, family, values)
+        return lambda shallower, values: spectral_mse(part, shallower, family, values)
 
     return Problem(on(spectra[: _few(contexts)]), on(spectra), on(spectra), family.n_context)
 

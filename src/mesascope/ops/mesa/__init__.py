@@ -18,8 +18,7 @@ conjugate gradients, preconditioned by these factors if that is cheaper. Chunks 
 | `equations` | the normal equations of a chunk, and their factorisation |
 | `solve` | the exact solver |
 | `implicit` | derivatives of the solution |
-| `decode` | one token at a time |
-| `states` | states |
+| `decode` | states, and one token at a time |
 | `parallel` | a sequence that is split over several processes |
 | `published` | published methods, for comparison with the exact one |
 """

@@ -11,11 +11,17 @@ import torch
 from mesascope.errors import refuse, require_choice, require_count, require_instance, require_number
 from mesascope.ops.checks import require_attention, require_finite, require_values
 from mesascope.ops.mesa.chunks import Problem, chunks_of, equations_of, read_out
-from mesascope.ops.mesa.decode import require_known, rooted_step, solve_tokens
+from mesascope.ops.mesa.decode import (
+    FixedRidgeState,
+    MesaState,
+    RootedMesaState,
+    require_known,
+    rooted_step,
+    solve_tokens,
+)
 from mesascope.ops.mesa.equations import NormalEquations
 from mesascope.ops.mesa.implicit import solve_chunks
 from mesascope.ops.mesa.solve import Exact
-from mesascope.ops.mesa.states import FixedRidgeState, MesaState, RootedMesaState
 from mesascope.ops.reading import may_read
 from mesascope.shapes import Float, Tensor
 
@@ -81,44 +87,41 @@ def mesa_attention(
     inputs = {"ridge": ridge, "log_forget": log_forget, "beta": beta, "ridge_kind": ridge_kind, "state": state}
     inputs |= {"lengths": lengths, "cu_seqlens": cu_seqlens}
     returned = {"return_state": return_state, "return_info": return_info}
-    return attend(_exactly, q, k, v, **inputs, **returned, chunk=chunk, exact=True)
+    return attend(None, q, k, v, **inputs, **returned, chunk=chunk)
 
 
 Find = Callable[[Problem, NormalEquations, Tensor], tuple[Tensor, int]]
 
 
-def _exactly(problem: Problem, equations: NormalEquations, q: Tensor) -> tuple[Tensor, int]:
-    return solve_chunks(equations, q, Exact(problem.decaying, may_read(q.device), problem.heads))
-
-
 def attend(
-    find: Find,
+    find: Find | None,
     q: Tensor,
     k: Tensor,
     v: Tensor,
     *,
     chunk: int | None = None,
-    exact: bool = False,
     return_state: bool = False,
     return_info: bool = False,
     **inputs: Any,
 ) -> Any:
     """`mesa_attention` with x = A^{-1} q from ``find(problem, equations, queries)``, which also returns iterations.
 
-    Args:
-        exact: solve short sequences token by token, and use the chunk size of the exact solver.
-        inputs: as in `mesa_attention`.
+    If ``find`` is None, x is exact, and short sequences are solved token by token.
     """
     chunk = None if chunk is None else require_count("chunk", chunk)
     problem = pose(q, k, v, **inputs)
     packed, info = inputs.get("cu_seqlens") is not None, MesaInfo(0, problem.q.new_zeros(q.shape[:-2]))
     with torch.autocast(q.device.type, enabled=False):
-        if exact and q.shape[-2] <= _SHORT and not packed:
+        if find is None and q.shape[-2] <= _SHORT and not packed:
             solution = solve_tokens(problem)
         else:
-            chunks = chunks_of(problem, _chunk_size(problem, chunk, exact))
+            chunks = chunks_of(problem, _chunk_size(problem, chunk, find is None))
             equations = equations_of(problem, chunks)
-            x, count = find(problem, equations, chunks.queries)
+            if find is None:
+                solver = Exact(problem.decaying, may_read(q.device), problem.heads)
+                x, count = solve_chunks(equations, chunks.queries, solver)
+            else:
+                x, count = find(problem, equations, chunks.queries)
             solution = read_out(chunks, x)
             if return_info:
                 left, asked = (chunks.queries - equations.times(x)).norm(dim=-1), chunks.queries.norm(dim=-1)

@@ -1,4 +1,4 @@
-"""The mesa-layer one token at a time: by a dense solve (its definition), or at O(d^2) with a root of H^{-1}.
+"""States of the mesa-layer, and decoding: by a dense solve (the definition), or at O(d^2) with a root of H^{-1}.
 
 With H^{-1} = S S^T before a token of key k, strength b and forget factor g, and f = S^T k,
 
@@ -10,11 +10,12 @@ still accumulate over tokens, so each solution is corrected once with H, and S i
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 
 from mesascope.ops.mesa.chunks import Problem, Solution
 from mesascope.ops.mesa.solve import condition_seen, dense_solve, refuse_singular
-from mesascope.ops.mesa.states import RootedMesaState, root_of_inverse
 from mesascope.ops.products import product
 from mesascope.ops.reading import may_read, read
 from mesascope.shapes import Float, Tensor
@@ -23,12 +24,41 @@ from mesascope.shapes import Float, Tensor
 _DRIFTED = 1e-3
 
 
-def solve_tokens(problem: Problem) -> Solution:
-    """y_t = G_t (H_t + diag(ridge))^{-1} q_t by a dense solve at every t: the definition, at O(T d^3).
+class RootedMesaState(NamedTuple):
+    """A `MesaState` with a root S of H^{-1} = S S^T, for decoding."""
 
-    Raises:
-        NumericalError: H_t is singular to the precision of the dtype.
-    """
+    H: Float[Tensor, "*batch heads dk dk"]
+    G: Float[Tensor, "*batch heads dv dk"]
+    root: Float[Tensor, "*batch heads dk dk"]
+
+
+class MesaState(NamedTuple):
+    """State after a sequence whose ridge decays: H, which includes the decayed ridge, and G."""
+
+    H: Float[Tensor, "*batch heads dk dk"]
+    G: Float[Tensor, "*batch heads dv dk"]
+
+    def rooted(self) -> RootedMesaState:
+        """The state with a root of H^{-1}, computed once at O(d^3); each `mesa_step` then costs O(d^2)."""
+        return RootedMesaState(*self, root_of_inverse(self.H))
+
+
+class FixedRidgeState(NamedTuple):
+    """State after a sequence whose ridge does not decay: H without the ridge, and G."""
+
+    H: Float[Tensor, "*batch heads dk dk"]
+    G: Float[Tensor, "*batch heads dv dk"]
+
+
+def root_of_inverse(H: Float[Tensor, "*batch d d"]) -> Float[Tensor, "*batch d d"]:
+    """Matrix S with S S^T = H^{-1}; not finite if H is singular."""
+    root, _ = torch.linalg.cholesky_ex(H)
+    identity = torch.eye(H.shape[-1], dtype=H.dtype, device=H.device).expand_as(H)
+    return torch.linalg.solve_triangular(root, identity, upper=False).mT.contiguous()
+
+
+def solve_tokens(problem: Problem) -> Solution:
+    """y_t = G_t (H_t + diag(ridge))^{-1} q_t by a dense solve at every t: the definition, at O(T d^3)."""
     (q, k, v, log_forget, beta, (H,), (G,), ridge), limit = problem[:8], 1 / torch.finfo(problem.q.dtype).eps
     rows, conditions = [], []
     for t in range(q.shape[1]):

@@ -9,8 +9,7 @@ where A_t is linear in all its parts: see `mesascope.ops.mesa.equations`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import torch
 
@@ -34,11 +33,7 @@ class Solver(Protocol):
 def solve_chunks(
     equations: NormalEquations, q: Float[Tensor, "batch chunks size dk"], solver: Solver
 ) -> tuple[Float[Tensor, "batch chunks size dk"], int]:
-    """Solution x, and the number of products with A.
-
-    Raises:
-        NumericalError: the solver refuses its result.
-    """
+    """Solution x, and the number of products with A; raise `NumericalError` if the solver refuses its result."""
     if torch.compiler.is_compiling() and isinstance(solver, Exact):
         return _compiled(q, *equations, solver.decaying, solver.reading, solver.heads), 0
     x, products, *_ = _Solve.apply(q, *equations, solver, True)
@@ -101,7 +96,10 @@ class _Solve(torch.autograd.Function):
     @staticmethod
     def vmap(info, in_dims, *inputs):
         """Merge the mapped axis into the batch axis, in which heads vary fastest."""
-        folded = _fold(info.batch_size, in_dims[:6], inputs[:6])
+        folded = [
+            (part.expand(info.batch_size, *part.shape) if axis is None else part.movedim(axis, 0)).flatten(0, 1)
+            for part, axis in zip(inputs[:6], in_dims[:6], strict=True)
+        ]
         x, products, *factor = _Solve.apply(*folded, inputs[6], False)
         apart = [part.unflatten(0, (info.batch_size, -1)) for part in (x, *factor)]
         return (apart[0], products, *apart[1:]), (0, None, *(0 for _ in factor))
@@ -139,9 +137,8 @@ def _(q, keys, weights, log_forget, H, ridge, decaying, reading, heads):
 
 
 def _remember(ctx, inputs, output) -> None:
-    _, *equations = inputs[:6]
     ctx.options = inputs[6:]
-    ctx.save_for_backward(output, *equations)
+    ctx.save_for_backward(output, *inputs[1:6])
 
 
 def _backward(ctx, grad_x):
@@ -151,11 +148,3 @@ def _backward(ctx, grad_x):
 
 
 _compiled.register_autograd(_backward, setup_context=_remember)
-
-
-def _fold(size: int, axes: Sequence[int | None], tensors: Sequence[Any]) -> list[Tensor]:
-    """Merge the mapped axis of each tensor into its first axis; tensors without one are expanded to ``size`` first."""
-    return [
-        (tensor.expand(size, *tensor.shape) if axis is None else tensor.movedim(axis, 0)).flatten(0, 1)
-        for tensor, axis in zip(tensors, axes, strict=True)
-    ]

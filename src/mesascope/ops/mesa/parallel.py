@@ -14,7 +14,7 @@ from torch import distributed
 from mesascope.errors import ArgumentError
 from mesascope.ops.chunks import NOTHING_LEFT
 from mesascope.ops.mesa.api import mesa_state
-from mesascope.ops.mesa.states import FixedRidgeState, MesaState
+from mesascope.ops.mesa.decode import FixedRidgeState, MesaState
 from mesascope.shapes import Float, Tensor
 
 
