@@ -14,7 +14,8 @@ from mesascope.shapes import Tensor
 class CausalNet(nn.Module):
     """A sequence network, called as ``net(sequence, state, mask, last)``, that can decode from a state.
 
-    If called with a state, it also returns the state after the sequence. Subclasses define `init_state`.
+    Arguments are those of `advance`. If called with a state, it also returns the state after the sequence; without one,
+    the sequence starts here. Subclasses define `init_state`.
     """
 
     state_type: ClassVar[type] = tuple
@@ -42,8 +43,9 @@ class CausalNet(nn.Module):
         Args:
             tokens: tokens of the sequence, ``(*batch, t, width)``.
             state: state after the previous tokens.
-            mask: ``(*batch, t)``, False for padding before a sequence's first token.
-            last: number of last tokens to return outputs for; all if None.
+            mask: ``(*batch, t)``, False for padding before a sequence's first token. No token attends to padding, and
+                padding does not count in positions. Outputs at padding have no meaning.
+            last: number of last tokens to return outputs for, all if None; after a prompt, 1 is enough.
         """
         self._check_state(state)
         return self(tokens, state, mask, last)

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.utils._pytree import tree_map_only
 
 from mesascope.errors import ArgumentError, require_count, require_instance
 from mesascope.nets.attention_config import AttentionConfig
@@ -231,20 +232,16 @@ class CausalAttention(CausalNet, ABC):
     def _shared(self, q: Tensor, *own: Any) -> list[Any]:
         """Keys, values, gates and a memory, repeated for all query heads of a group."""
         group, axis = self.config.group, q.ndim - 3
-
-        def repeated(part: Any) -> Any:
-            if isinstance(part, tuple):
-                return type(part)(*map(repeated, part))
-            return None if part is None else part.repeat_interleave(group, axis)
-
-        return [repeated(part) for part in own] if group > 1 else list(own)
+        if group == 1:
+            return list(own)
+        return tree_map_only(Tensor, lambda part: part.repeat_interleave(group, axis), list(own))
 
     def _unshared(self, q: Tensor, memory: Any) -> Any:
         """A memory with one head for each group, from one with all query heads."""
         group, axis = self.config.group, q.ndim - 3
         if group == 1:
             return memory
-        return type(memory)(*(part.unflatten(axis, (-1, group)).select(axis + 1, 0) for part in memory))
+        return tree_map_only(Tensor, lambda part: part.unflatten(axis, (-1, group)).select(axis + 1, 0), memory)
 
     def _read(self, y: Float[Tensor, "*batch heads t dv"], tokens: Tensor) -> Float[Tensor, "*batch heads t dv"]:
         """Reads of all heads, normalised and gated."""

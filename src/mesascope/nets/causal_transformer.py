@@ -97,9 +97,7 @@ class CausalTransformer(HookedModule, CausalNet, Pretrained):
     built_from = CausalTransformerConfig
 
     def __init__(self, config: CausalTransformerConfig, generator: torch.Generator | None = None) -> None:
-        super().__init__()
-        require_instance("config", config, CausalTransformerConfig)
-        self.config = config
+        super().__init__(config, CausalTransformerConfig)
         scaled = [dataclasses.replace(one, init_scale=one.init_scale / config.n_layers) for one in config.each_heads]
         heads = [scaled[0], *(dataclasses.replace(one, positions=0) for one in scaled[1:])]
         known = registered("attention")
@@ -118,15 +116,7 @@ class CausalTransformer(HookedModule, CausalNet, Pretrained):
         mask: Tensor | None = None,
         last: int | None = None,
     ) -> Any:
-        """Tokens after the last layer, and with a state also the state after them: see `advance`.
-
-        Args:
-            tokens: tokens of the sequence.
-            state: state of every layer after the previous tokens; None if the sequence starts here.
-            mask: ``(*batch, t)``, False for padding before a sequence's first token. No token attends to padding, and
-                padding does not count in positions. Outputs at padding have no meaning.
-            last: number of last tokens to return, all if None; after a prompt, 1 is enough.
-        """
+        """Tokens after the last layer, and with a state also the state of every layer after them: see `advance`."""
         if state is not None:
             self._check_state(state)
         self._check(tokens, mask, None if state is None else state[0].position)

@@ -56,9 +56,8 @@ class Embedding(Pretrained):
     built_from = EmbeddingConfig
 
     def __init__(self, config: EmbeddingConfig, generator: torch.Generator | None = None) -> None:
-        super().__init__()
-        require_instance("config", config, EmbeddingConfig)
-        self.config, width, scale = config, config.width, config.init_scale
+        super().__init__(config, EmbeddingConfig)
+        width, scale = config.width, config.init_scale
         shape = (width, config.d_token)
         self.w_in = initial_weights(shape, scale / config.d_token, generator) if config.project else None
         self.mlp = TokenMLP(width, config.mlp * width, scale, generator, bias=True)
@@ -104,9 +103,7 @@ class EmbeddedDescent(Pretrained):
     """
 
     def __init__(self, config: EmbeddedDescentConfig, generator: torch.Generator | None = None) -> None:
-        super().__init__()
-        require_instance("config", config, EmbeddedDescentConfig)
-        self.config = config
+        super().__init__(config, EmbeddedDescentConfig)
         self.embedding = Embedding(config.embedding, generator)
         self.descent = GradientDescent(config.steps, config.eta)
 

@@ -75,9 +75,8 @@ class LanguageModel(HookedModule, CausalNet, Pretrained):
     element_axes = ()
 
     def __init__(self, config: LanguageModelConfig, generator: torch.Generator | None = None) -> None:
-        super().__init__()
-        require_instance("config", config, LanguageModelConfig)
-        self.config, width = config, config.transformer.width
+        super().__init__(config, LanguageModelConfig)
+        width = config.transformer.width
         scale = 1 / width if config.tied else 1.0
         weight = initial_weights((config.vocabulary, width), scale, generator)
         self.embedding = nn.Embedding(config.vocabulary, width, _weight=weight.data)
@@ -100,14 +99,7 @@ class LanguageModel(HookedModule, CausalNet, Pretrained):
 
         With ``targets``, returns their cross-entropies in nats, ``(*batch, t)``, instead of logits. Logits are then
         computed for some tokens at a time: all logits of 256 windows of 1,024 tokens with GPT-2's vocabulary take 53
-        GB.
-
-        Args:
-            tokens: token ids below ``vocabulary``.
-            state: state of every layer after the previous tokens; None if the text starts here.
-            mask: ``(*batch, t)``, False for padding before a text's first token; no token attends to padding.
-            last: number of last tokens to return logits for, all if None; after a prompt, 1 is enough.
-            targets: the token that follows each token; a target of -100 has loss 0.
+        GB. A target is the token that follows a token; a target of -100 has loss 0.
         """
         embedded = self._embedded(tokens, state, mask)
         after = self.transformer(embedded, *given(state, mask, last))

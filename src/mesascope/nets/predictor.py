@@ -96,9 +96,8 @@ class SequencePredictor(HookedModule, CausalNet, Pretrained):
         generator: torch.Generator | None = None,
         w0: Float[Tensor, "d d"] | None = None,
     ) -> None:
-        super().__init__()
-        require_instance("config", config, SequencePredictorConfig)
-        self.config, d, width = config, config.d, config.transformer.width
+        super().__init__(config, SequencePredictorConfig)
+        d, width = config.d, config.transformer.width
         if w0 is not None and config.channels is None:
             refuse("w0", "be None for raw tokens", tuple(w0.shape), "pass channels, or leave w0 out")
         check_start(w0, (d, d), "d")
@@ -115,14 +114,7 @@ class SequencePredictor(HookedModule, CausalNet, Pretrained):
         mask: Tensor | None = None,
         last: int | None = None,
     ) -> Any:
-        """Predictions along a sequence, and with a state also the state after it: see `advance`.
-
-        Args:
-            sequence: elements.
-            state: state after the previous elements; None if the sequence starts here.
-            mask: ``(*batch, t)``, False for padding before a sequence's first element; no element attends to padding.
-            last: number of last predictions to return; all if None.
-        """
+        """Predictions along a sequence, and with a state also the state after it: see `advance`."""
         self._check(sequence, state)
         check_mask(mask, sequence)
         sequence = zero_padding(sequence, mask)

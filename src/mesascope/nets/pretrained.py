@@ -32,6 +32,11 @@ class Pretrained(nn.Module):
     built_from: ClassVar[type | None] = None
     """Class of the config, if it is not registered and so its record does not name the network."""
 
+    def __init__(self, config: Any = None, kind: type = object) -> None:
+        super().__init__()
+        require_instance("config", config, kind)
+        self.config = config
+
     def __repr__(self) -> str:
         return super().__repr__() if getattr(self, "config", None) is None else module_text(self)
 

@@ -62,13 +62,12 @@ class Prompted(Pretrained):
     def __init__(
         self, config: PromptedConfig, generator: torch.Generator | None = None, network: SequencePredictor | None = None
     ) -> None:
-        super().__init__()
-        require_instance("config", config, PromptedConfig)
+        super().__init__(config, PromptedConfig)
         if network is not None:
             require_instance("network", network, SequencePredictor)
             if network.config != config.network:
                 refuse("network", "be built from config.network", type(network).__name__, "pass its own config")
-        self.config, d = config, config.network.d
+        d = config.network.d
         self.network = (config.network.build(generator) if network is None else copy.deepcopy(network)).eval()
         self.network.requires_grad_(False)
         like = next(self.network.parameters())

@@ -76,11 +76,9 @@ class InContextRegressor(HookedModule, Pretrained):
         generator: torch.Generator | None = None,
         w0: Float[Tensor, "d_out d_in"] | None = None,
     ) -> None:
-        super().__init__()
-        require_instance("config", config, InContextRegressorConfig)
+        super().__init__(config, InContextRegressorConfig)
         d_in = config.transformer.width - config.d_out
         check_start(w0, (config.d_out, d_in), "(dy, dx)")
-        self.config = config
         embedding = None if config.embedding is None else Embedding(config.embedding, generator)
         self.transformer, self.embedding = Transformer(config.transformer, generator), embedding
         self.register_buffer("w0", w0)

@@ -32,9 +32,7 @@ class Concatenated:
     def width(self, d_in: int, d_out: int) -> int:
         return d_in + d_out
 
-    def __call__(
-        self, context: Context, xq: Float[Tensor, "*batch m dx"]
-    ) -> tuple[Float[Tensor, "*batch n width"], Float[Tensor, "*batch m width"]]:
+    def __call__(self, context: Context, xq: Tensor) -> tuple[Tensor, Tensor]:
         blank = xq.new_zeros((*xq.shape[:-1], context.y.shape[-1]))
         return torch.cat([context.x, context.y], dim=-1), torch.cat([xq, blank], dim=-1)
 
@@ -48,9 +46,7 @@ class WithQuery(Concatenated):
     2, *Full self-attention*.
     """
 
-    def __call__(
-        self, context: Context, xq: Float[Tensor, "*batch 1 dx"]
-    ) -> tuple[Float[Tensor, "*batch rows width"], Float[Tensor, "*batch 1 width"]]:
+    def __call__(self, context: Context, xq: Tensor) -> tuple[Tensor, Tensor]:
         if xq.shape[-2] != 1:
             refuse("xq", "hold one query a task in the layout with-query", xq.shape[-2], "ask for one after another")
         tokens, query = super().__call__(context, xq)
@@ -79,9 +75,7 @@ class Alternating:
     def width(self, d_in: int, d_out: int) -> int:
         return max(d_in, d_out) + self.size
 
-    def __call__(
-        self, context: Context, xq: Float[Tensor, "*batch m dx"]
-    ) -> tuple[Float[Tensor, "*batch rows width"], Float[Tensor, "*batch m width"]]:
+    def __call__(self, context: Context, xq: Tensor) -> tuple[Tensor, Tensor]:
         tokens, query = alternated(context, xq)
         if self.start:
             tokens = functional.pad(tokens, (0, 0, 1, 0))

@@ -157,9 +157,7 @@ class Transformer(HookedModule, Pretrained):
     built_from = TransformerConfig
 
     def __init__(self, config: TransformerConfig, generator: torch.Generator | None = None) -> None:
-        super().__init__()
-        require_instance("config", config, TransformerConfig)
-        self.config = config
+        super().__init__(config, TransformerConfig)
         own, scale = 1 if config.shared else config.n_layers, config.init_scale / config.n_layers
         self.embedded = HookPoint()
         self.layers = nn.ModuleList(

@@ -1,6 +1,6 @@
 from .ensemble import Ensemble as Ensemble, Module as Module
 from .ensemble_state import EnsembleState as EnsembleState
-from .family import train as train
+from .family import half_mse as half_mse, pair_half_mse as pair_half_mse, train as train
 from .loop import (
     Checkpoints as Checkpoints,
     Metrics as Metrics,
@@ -10,7 +10,6 @@ from .loop import (
     fit as fit,
     result_tensors as result_tensors,
 )
-from .losses import half_mse as half_mse, pair_half_mse as pair_half_mse
 from .memory import keep_freed_memory as keep_freed_memory
 from .module_state import ModuleState as ModuleState
 from .plan import (

@@ -1,4 +1,4 @@
-"""Training of learners on a task family, or of predictors on a family of sequences."""
+"""Training of learners on a task family, or of predictors on a family of sequences, and its losses."""
 
 from __future__ import annotations
 
@@ -12,16 +12,62 @@ from torch import nn
 
 from mesascope.errors import ArgumentTypeError, refuse, require_instance, shown
 from mesascope.modes import guarded
-from mesascope.shapes import Tensor
+from mesascope.shapes import Float, Tensor
 from mesascope.streams import stream
-from mesascope.tasks import Context, Episode, Family, Seeded, SequenceFamily
-from mesascope.tasks.calling import LearnerError, check_causal, require_family, sample_tasks, takes
+from mesascope.tasks import Context, Episode, Family, Seeded, SequenceFamily, check_sequence
+from mesascope.tasks.calling import (
+    LearnerError,
+    check_answer,
+    check_causal,
+    inputs_and_targets,
+    predict,
+    require_family,
+    sample_tasks,
+    takes,
+)
 from mesascope.training.ensemble import Ensemble, History, Module
 from mesascope.training.ensemble_state import EnsembleState
 from mesascope.training.loop import Checkpoints, Observer, fit
-from mesascope.training.losses import half_mse, pair_half_mse
 from mesascope.training.plan import ParameterGroup, Training
 from mesascope.training.randomness import drawing_from
+
+
+def half_mse(model: Ensemble | nn.Module, tasks: Episode | Tensor) -> Float[Tensor, "*members"]:
+    """Half the mean squared error of predictions for an episode's queries, or for all next elements of a sequence.
+
+    Returns one number for each member of an `Ensemble`, or one for a module.
+
+    Source: code of von Oswald et al. (2023). For sequences, the loss of the thesis (eq. 3.11) is (T - 1) d times as
+    large, as it sums over times and entries.
+    """
+    if not isinstance(tasks, Episode):
+        check_sequence(tasks)
+        if tasks.shape[-2] < 2:
+            refuse("tasks", "have sequences of at least 2 elements", tuple(tasks.shape), "draw longer ones")
+    return _half_mean_square(model, tasks)
+
+
+def pair_half_mse(model: Ensemble | nn.Module, sequences: Float[Tensor, "*batch t d"]) -> Float[Tensor, "*members"]:
+    """Half the mean squared error of predictions for the targets y_i in sequences x_1, y_1, x_2, y_2, ...
+
+    Returns one number for each member of an `Ensemble`, or one for a module.
+
+    Source: thesis, section 3.5.2; its loss sums over pairs and entries.
+    """
+    check_sequence(sequences)
+    if sequences.shape[-2] < 2 or sequences.shape[-2] % 2:
+        refuse("sequences", "have pairs of elements", tuple(sequences.shape), "draw them from a FewShotSequence, say")
+    return _half_mean_square(model, sequences, every=2)
+
+
+def _half_mean_square(model: Ensemble | nn.Module, tasks: Episode | Tensor, every: int = 1) -> Tensor:
+    """Half the mean squared error of every ``every``-th prediction, from the first on."""
+    inputs, answer = inputs_and_targets(tasks)
+    if not isinstance(tasks, Episode):  # a model may overwrite its inputs
+        answer = answer.clone()
+    error = check_answer(model, predict(model, *inputs), answer.shape) - answer
+    square = 0.5 * error[..., ::every, :].square()
+    return square.flatten(1).mean(1) if isinstance(model, Ensemble) else square.mean()
 
 
 @guarded

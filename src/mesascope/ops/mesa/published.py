@@ -2,7 +2,7 @@
 
 All compute y_t = G_t (H_t + diag(r_t))^{-1} q_t. `mesa_attention_reference` is the definition, `mesa_recursion` the
 method of the thesis (section 3.7.2.1), and `mesa_conjugate_gradients` that of MesaNet. `mesa_neumann` (thesis, section
-3.7.2.3) and `mesa_chebyshev` are series for H of small condition number.
+3.7.2.3) and `mesa_chebyshev` are series for H of small condition number. Shapes are those of `mesa_attention`.
 """
 
 from __future__ import annotations
@@ -26,14 +26,7 @@ from mesascope.ops.reading import may_read
 from mesascope.shapes import Float, Tensor
 
 
-def mesa_attention_reference(
-    q: Float[Tensor, "*batch heads t dk"],
-    k: Float[Tensor, "*batch heads t dk"],
-    v: Float[Tensor, "*batch heads t dv"],
-    *,
-    return_state: bool = False,
-    **inputs: Any,
-) -> Any:
+def mesa_attention_reference(q: Tensor, k: Tensor, v: Tensor, *, return_state: bool = False, **inputs: Any) -> Any:
     """`mesa_attention` by its definition: a dense solve at every token, O(T d^3).
 
     Args:
@@ -48,14 +41,8 @@ def mesa_attention_reference(
 
 
 def mesa_recursion(
-    q: Float[Tensor, "*batch heads t dk"],
-    k: Float[Tensor, "*batch heads t dk"],
-    v: Float[Tensor, "*batch heads t dv"],
-    *,
-    ridge: float | Float[Tensor, "*ridges"],
-    log_forget: Float[Tensor, "*batch heads t"] | None = None,
-    beta: Float[Tensor, "*batch heads t"] | None = None,
-) -> Float[Tensor, "*batch heads t dv"]:
+    q: Tensor, k: Tensor, v: Tensor, *, ridge: Any, log_forget: Tensor | None = None, beta: Tensor | None = None
+) -> Tensor:
     """The mesa-layer by the Sherman-Morrison recursion: one rank-one update of R_t = H_t^{-1} per token, O(T d^2).
 
         f_t = R_{t-1} k_t,    R_t = (R_{t-1} - beta_t f_t f_t^T / (gamma_t + beta_t k_t . f_t)) / gamma_t,
@@ -142,13 +129,7 @@ def _backwards(
 
 
 def mesa_conjugate_gradients(
-    q: Float[Tensor, "*batch heads t dk"],
-    k: Float[Tensor, "*batch heads t dk"],
-    v: Float[Tensor, "*batch heads t dv"],
-    *,
-    iterations: int = 30,
-    tolerance: float = 0.0,
-    **inputs: Any,
+    q: Tensor, k: Tensor, v: Tensor, *, iterations: int = 30, tolerance: float = 0.0, **inputs: Any
 ) -> Any:
     """The mesa-layer by conjugate gradients for all tokens at once, with derivatives by the implicit function theorem.
 
@@ -201,14 +182,7 @@ class _ConjugateGradients:
         return found.x.masked_fill(found.condition.isinf()[..., None, None], torch.nan)
 
 
-def mesa_neumann(
-    q: Float[Tensor, "*batch heads t dk"],
-    k: Float[Tensor, "*batch heads t dk"],
-    v: Float[Tensor, "*batch heads t dv"],
-    *,
-    terms: int = 30,
-    **inputs: Any,
-) -> Any:
+def mesa_neumann(q: Tensor, k: Tensor, v: Tensor, *, terms: int = 30, **inputs: Any) -> Any:
     """The mesa-layer by a truncated Neumann series, x = sum_{j<=terms} (I - A/c)^j q / c.
 
     Its error falls as (1 - smallest eigenvalue / c)^terms. The upper bound c on A's largest eigenvalue is the trace of
@@ -232,14 +206,7 @@ def mesa_neumann(
     return attend(find, q, k, v, **inputs)
 
 
-def mesa_chebyshev(
-    q: Float[Tensor, "*batch heads t dk"],
-    k: Float[Tensor, "*batch heads t dk"],
-    v: Float[Tensor, "*batch heads t dv"],
-    *,
-    terms: int = 30,
-    **inputs: Any,
-) -> Any:
+def mesa_chebyshev(q: Tensor, k: Tensor, v: Tensor, *, terms: int = 30, **inputs: Any) -> Any:
     """The mesa-layer by the Chebyshev semi-iteration, for eigenvalues between a lower and an upper bound.
 
     Its error falls as ((sqrt(r) - 1) / (sqrt(r) + 1))^terms, with r the ratio of the bounds. The upper bound is that of
