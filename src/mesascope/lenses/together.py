@@ -66,11 +66,7 @@ def measure_predictors(groups: Groups, against: Sequence[str], sequences: Float[
 
     ``("mse", group)`` is the mean squared error of all next elements. For each group and each other group in
     ``against``, ``("prediction-difference", group, other)`` is the mean distance |.|_2 of their predictions. Members
-    are paired by index; a group of one member is paired with all.
-
-    Args:
-        groups: predictors by name, one for each replicate.
-        against: names of the reference groups.
+    are paired as in `measure_learners`.
 
     Source: thesis, section 3.5.1. Its loss is half the sum over times and entries, (T - 1) d/2 times this mean.
     """
@@ -88,9 +84,7 @@ def errors_by_time(
 ) -> Estimates:
     """Mean squared error ``("mse", group)`` of the element after t known ones, one case for each t. Needs *prediction*.
 
-    Args:
-        groups: predictors by name, one for each replicate.
-        times: values of t, from 1 to length - 1; all if None.
+    ``times`` are values of t, from 1 to length - 1; all if None.
     """
     seen = _seen("errors_by_time", groups, sequences)
     chosen = chosen_times(times, sequences)

@@ -52,7 +52,6 @@ class CausalTransformerConfig(LayersConfig):
             refuse("heads", "have one width", [one.width for one in self.each_heads], "set AttentionConfig.width")
 
     def build(self, generator: torch.Generator | None = None) -> CausalTransformer:
-        """Build the network with initial weights from ``generator``."""
         return CausalTransformer(self, generator)
 
     @property

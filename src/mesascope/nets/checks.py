@@ -51,10 +51,8 @@ def check_tokens(argument: str, tokens: Tensor, width: int, weight: Tensor, fiel
             f"{argument} must be of a floating-point dtype, but is {tokens.dtype}: embed tokens first, with "
             "torch.nn.Embedding say, or convert numbers with .float()."
         )
-    if tokens.ndim < 2:
-        refuse(argument, f"have shape (*batch, t, {width})", tuple(tokens.shape), "add the missing axes")
-    if tokens.shape[-1] != width:
-        remedy = f"set {field} to {tokens.shape[-1]}, or pass others"
+    if tokens.ndim < 2 or tokens.shape[-1] != width:
+        remedy = "add the missing axes" if tokens.ndim < 2 else f"set {field} to {tokens.shape[-1]}, or pass others"
         refuse(argument, f"have shape (*batch, t, {width})", tuple(tokens.shape), remedy)
     check_like(argument, tokens, "the network", weight)
 

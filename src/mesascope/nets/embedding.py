@@ -41,7 +41,6 @@ class EmbeddingConfig:
             refuse("width", f"be d_token = {self.d_token} without a linear map", self.width, "pass project=True")
 
     def build(self, generator: torch.Generator | None = None) -> Embedding:
-        """Build the embedding with initial weights from ``generator``."""
         return Embedding(self, generator)
 
 
@@ -89,7 +88,6 @@ class EmbeddedDescentConfig:
         require_instance("embedding", self.embedding, EmbeddingConfig)
 
     def build(self, generator: torch.Generator | None = None) -> EmbeddedDescent:
-        """Build the network with initial weights from ``generator``."""
         return EmbeddedDescent(self, generator)
 
 

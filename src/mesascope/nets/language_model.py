@@ -55,7 +55,6 @@ class LanguageModelConfig:
         require_instance("transformer", self.transformer, CausalTransformerConfig)
 
     def build(self, generator: torch.Generator | None = None) -> LanguageModel:
-        """Build the network with initial weights from ``generator``."""
         return LanguageModel(self, generator)
 
 

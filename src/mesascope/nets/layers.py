@@ -97,21 +97,6 @@ def head_weights(
     )
 
 
-def split_heads(
-    tokens: Float[Tensor, "*batch t width"], weights: Float[Tensor, "heads d width"]
-) -> Float[Tensor, "*batch heads t d"]:
-    """Tokens multiplied by each head's matrix."""
-    heads, d, width = weights.shape
-    return rows_times(tokens, weights.reshape(-1, width).mT).unflatten(-1, (heads, d)).transpose(-3, -2)
-
-
-def join_heads(
-    read: Float[Tensor, "*batch heads t dv"], p: Float[Tensor, "heads width dv"]
-) -> Float[Tensor, "*batch t width"]:
-    """Sum over heads of each read multiplied by the head's matrix."""
-    return rows_times(read.transpose(-3, -2).flatten(-2), p.mT.flatten(0, 1))
-
-
 def rows_times(rows: Tensor, matrix: Tensor) -> Tensor:
     """rows @ matrix as one product of two matrices, which `torch.func.vmap` turns into one product per member."""
     return (rows.reshape(-1, rows.shape[-1]) @ matrix).view(*rows.shape[:-1], matrix.shape[-1])

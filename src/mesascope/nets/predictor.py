@@ -59,7 +59,6 @@ class SequencePredictorConfig:
             refuse("transformer", f"have width {needed}, {self.d} a channel", width, "set AttentionConfig.width")
 
     def build(self, generator: torch.Generator | None = None) -> SequencePredictor:
-        """Build the network with initial weights from ``generator``."""
         return SequencePredictor(self, generator)
 
 

@@ -36,7 +36,6 @@ class PromptedConfig:
         require_instance("network", self.network, SequencePredictorConfig)
 
     def build(self, generator: torch.Generator | None = None) -> Prompted:
-        """Build the prompt and the network with initial weights from ``generator``."""
         return Prompted(self, generator)
 
 

@@ -50,7 +50,6 @@ class InContextRegressorConfig:
             refuse("embedding", f"have the transformer's width {width}", self.embedding.width, "pass the same width")
 
     def build(self, generator: torch.Generator | None = None) -> InContextRegressor:
-        """Build the network with initial weights from ``generator``."""
         return InContextRegressor(self, generator)
 
 

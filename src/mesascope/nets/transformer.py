@@ -18,12 +18,10 @@ from mesascope.nets.layers import (
     LayersConfig,
     Products,
     head_weights,
-    join_heads,
     key_size_of,
     products_of,
     rows_times,
     set_products,
-    split_heads,
 )
 from mesascope.nets.points import HookedModule, HookPoint, has_hooks, must_be_called, remember
 from mesascope.nets.pretrained import Pretrained
@@ -78,7 +76,6 @@ class TransformerConfig(LayersConfig):
                 refuse(name, "be the same for all layers that share weights", getattr(self, name), "pass one value")
 
     def build(self, generator: torch.Generator | None = None) -> Transformer:
-        """Build the network with initial weights from ``generator``."""
         return Transformer(self, generator)
 
     @property
@@ -121,14 +118,19 @@ class Attention(nn.Module):
         return f"Attention({self.attend.__name__}, n_heads={heads}, key_size={key}, width={width})"
 
     def _by_heads(self, rows: Tensor, context: Tensor) -> Tensor:
-        query = self.query(split_heads(rows, self.w_q))
-        key, value = self.key(split_heads(context, self.w_k)), self.value(split_heads(context, self.w_v))
+        query = self.query(_split_heads(rows, self.w_q))
+        key, value = self.key(_split_heads(context, self.w_k)), self.value(_split_heads(context, self.w_v))
         if must_be_called(self.pattern):
             one = torch.eye(context.shape[-2]).to(value).expand(*key.shape[:-1], -1)
             read = self.pattern(self.attend(query, key, one)) @ value
         else:
             read = self.attend(query, key, value)
-        return join_heads(self.read(read), self.p)
+        return rows_times(self.read(read).transpose(-3, -2).flatten(-2), self.p.mT.flatten(0, 1))
+
+
+def _split_heads(tokens: Tensor, weights: Float[Tensor, "heads d width"]) -> Float[Tensor, "*batch heads t d"]:
+    """Tokens multiplied by each head's matrix."""
+    return rows_times(tokens, weights.flatten(0, 1).mT).unflatten(-1, weights.shape[:2]).transpose(-3, -2)
 
 
 class ContextLayer(Layer):

@@ -1,13 +1,11 @@
 from .attention import (
+    SoftmaxState as SoftmaxState,
+    causal_softmax_attention as causal_softmax_attention,
+    causal_softmax_attention_reference as causal_softmax_attention_reference,
     linear_attention as linear_attention,
     linear_attention_reference as linear_attention_reference,
     softmax_attention as softmax_attention,
     softmax_attention_reference as softmax_attention_reference,
-)
-from .causal_softmax import (
-    SoftmaxState as SoftmaxState,
-    causal_softmax_attention as causal_softmax_attention,
-    causal_softmax_attention_reference as causal_softmax_attention_reference,
 )
 from .fast_weights import (
     DeltaState as DeltaState,

@@ -1,13 +1,19 @@
-"""Attention of queries to keys and values: linear and softmax.
+"""Attention to a context, linear and softmax, and causal softmax attention with forgetting, a window and a cache.
 
-Both take q ``(*batch, m, dk)``, k ``(*batch, n, dk)`` and v ``(*batch, n, dv)`` and return ``(*batch, m, dv)``; heads
-are one of the leading axes. There is no mask: keys and values come from the context only.
+Attention to a context has no mask. It takes q ``(*batch, m, dk)``, k ``(*batch, n, dk)`` and v ``(*batch, n, dv)`` and
+returns ``(*batch, m, dv)``; heads are one of the leading axes.
 """
 
 from __future__ import annotations
 
-import torch
+from typing import Any, NamedTuple
 
+import torch
+from torch.nn import functional
+
+from mesascope.errors import refuse, require_count, require_instance
+from mesascope.ops.checks import require_attention, require_finite, require_values
+from mesascope.ops.chunks import NOTHING_LEFT
 from mesascope.shapes import Float, Tensor
 
 
@@ -55,3 +61,136 @@ def softmax_attention_reference(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         weights = ((k * q[..., j : j + 1, :]).sum(-1) / k.shape[-1] ** 0.5).exp()
         rows.append((weights.unsqueeze(-1) * v).sum(-2) / weights.sum(-1, keepdim=True))
     return torch.stack(rows, dim=-2) if rows else v.new_zeros((*v.shape[:-2], 0, v.shape[-1]))
+
+
+class SoftmaxState(NamedTuple):
+    """Keys and values of the previous tokens, and the bias that is added to their scores."""
+
+    k: Float[Tensor, "*batch heads n dk"]
+    v: Float[Tensor, "*batch heads n dv"]
+    bias: Float[Tensor, "*batch heads n"]
+
+
+# Number of blocks of queries (four blocks save three eighths of the scores), and the smallest block size.
+_BLOCKS, _LEAST = 4, 32
+# Stands for log(0). With -inf, a mean over only such pairs would be nan.
+_UNSEEN = -1e30
+
+
+def causal_softmax_attention(
+    q: Float[Tensor, "*batch heads t dk"],
+    k: Float[Tensor, "*batch heads t dk"],
+    v: Float[Tensor, "*batch heads t dv"],
+    *,
+    scale: float | None = None,
+    log_forget: Float[Tensor, "*batch heads t"] | None = None,
+    beta: Float[Tensor, "*batch heads t"] | None = None,
+    window: int | None = None,
+    state: SoftmaxState | None = None,
+    return_state: bool = False,
+) -> Any:
+    """y_t = sum_i w_ti v_i / sum_i w_ti with w_ti = beta_i (g_t/g_i) exp(scale q_t . k_i), for t - window < i <= t.
+
+    Args:
+        scale: 1 / sqrt(dk) if None.
+        log_forget: logarithm of the forget factors, at most 0; g_t is the product of the factors up to t. -inf forgets
+            everything; None forgets nothing.
+        beta: input strength of each pair, in [0, 1], 0 for padding; None is 1.
+        window: number of tokens that each token attends to, including itself; all if None.
+        state: the state after the previous tokens; it contains the last ``window - 1`` of them.
+        return_state: also return the state after the last token.
+
+    Forget factors multiply the weights, as in the Forgetting Transformer (Lin et al. 2025). If they multiplied the
+    scores (thesis, section 3.7.1.2), a forgotten pair would keep the weight of a score of 0. PyTorch's fused kernel is
+    not used, as it has no second derivatives on CPU and no rule for `torch.func.vmap`. Memory: O(T (T + n)). For
+    bfloat16 and float16, weights are computed in float32.
+    """
+    arguments = {"q": q, "k": k, "v": v, "log_forget": log_forget, "beta": beta}
+    window = None if window is None else require_count("window", window)
+    require_attention(arguments)
+    require_values(arguments, q.shape[-2])
+    wide = torch.promote_types(q.dtype, torch.float32)
+    biased = beta is not None or state is not None
+    bias = q.new_zeros(q.shape[:-1], dtype=wide)
+    if beta is not None:
+        counts = beta > 0
+        bias = torch.where(counts, beta.to(wide).where(counts, 1).log(), _UNSEEN)
+    if state is not None:
+        _check_state(state, k, v)
+        k, v = torch.cat([state.k, k], -2), torch.cat([state.v, v], -2)
+        bias = torch.cat([state.bias, bias], -1)
+    t, n = q.shape[-2], k.shape[-2]
+    age = torch.arange(n - t, n, device=q.device)[:, None] - torch.arange(n, device=q.device)
+    unseen = age < 0 if window is None else (age < 0) | (age >= window)
+    left = q.new_zeros(unseen.shape, dtype=wide) if log_forget is None else _left(log_forget, n, wide)
+    scaled = (q.shape[-1] ** -0.5 if scale is None else scale) * q
+    hidden = left.masked_fill(unseen, -torch.inf)
+    y = _in_blocks(scaled, k, v, bias[..., None, :] if biased else None, hidden, window)
+    require_finite([y])
+    if log_forget is not None and t:  # in the state, decay counts from the last token
+        bias = (bias + left[..., -1, :]).clamp(min=_UNSEEN)
+    return (y, _kept(k, v, bias, window)) if return_state else y
+
+
+def _kept(k: Tensor, v: Tensor, bias: Tensor, window: int | None) -> SoftmaxState:
+    """State after the last token. If a window cuts it, it is a copy, so that the whole prompt is not kept in memory."""
+    first = 0 if window is None else max(k.shape[-2] - window + 1, 0)
+    parts = (k[..., first:, :], v[..., first:, :], bias[..., first:])
+    return SoftmaxState(*(part.clone() if first else part for part in parts))
+
+
+def _left(log_forget: Tensor, n: int, dtype: torch.dtype) -> Float[Tensor, "*batch t n"]:
+    """log g_t / g_i for every token t and each of the last n tokens i; -inf if a token between them forgets everything.
+
+    Cumulative sums are computed in float64, as their differences would be inaccurate far from the first token. Each sum
+    is split into its value rounded to ``dtype`` and a remainder. Differences are computed for both parts and added.
+    """
+    clean, before = log_forget <= NOTHING_LEFT, (n - log_forget.shape[-1], 0)
+    sums, begun = log_forget.double().masked_fill(clean, 0).cumsum(-1), clean.cumsum(-1)
+    rounded = sums.to(dtype)
+    since, rest = (
+        part[..., :, None] - functional.pad(part, before)[..., None, :]
+        for part in (rounded, (sums - rounded).detach().to(dtype))
+    )
+    return (since + rest).masked_fill(begun[..., :, None] > functional.pad(begun, before)[..., None, :], -torch.inf)
+
+
+def _in_blocks(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, hidden: Tensor, window: int | None) -> Tensor:
+    """softmax(q k^T + bias + hidden) v in blocks of queries, each with only the keys that it attends to."""
+    t, n = q.shape[-2], k.shape[-2]
+    size, rows = max(-(-t // _BLOCKS), _LEAST), []
+    if size < t:  # otherwise each block would copy its keys
+        q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
+    for start in range(0, t, size):
+        end = min(start + size, t)
+        first, last = 0 if window is None else max(n - t + start - window + 1, 0), n - t + end
+        scores = (q[..., start:end, :] @ k[..., first:last, :].mT).to(hidden.dtype)
+        scores = scores if bias is None else scores + bias[..., first:last]
+        weights = torch.softmax(scores.add_(hidden[..., start:end, first:last]), -1)
+        rows.append(weights.to(v.dtype) @ v[..., first:last, :])
+    return torch.cat(rows, -2) if len(rows) > 1 else rows[0] if rows else v[..., :0, :]
+
+
+def _check_state(state: SoftmaxState, k: Tensor, v: Tensor) -> None:
+    require_instance("state", state, SoftmaxState)
+    n = state.k.shape[-2] if state.k.ndim > 1 else 0
+    expected = ((*k.shape[:-2], n, k.shape[-1]), (*v.shape[:-2], n, v.shape[-1]), (*k.shape[:-2], n))
+    for name, part, shape in zip(state._fields, state, expected, strict=True):
+        if tuple(part.shape) != shape:
+            refuse(f"state.{name}", f"have shape {shape}", tuple(part.shape), "begin with a state of this batch")
+        if part.device != k.device:
+            refuse(f"state.{name}", f"be on k's device {str(k.device)!r}", str(part.device), "move it there")
+
+
+def causal_softmax_attention_reference(
+    q: Tensor, k: Tensor, v: Tensor, log_forget: Tensor, beta: Tensor, window: int | None = None
+) -> Tensor:
+    """`causal_softmax_attention` by its definition, one token at a time."""
+    rows = []
+    for t in range(q.shape[-2]):
+        seen = slice(0 if window is None else max(t - window + 1, 0), t + 1)
+        forgotten = log_forget[..., : t + 1].flip(-1).cumsum(-1).flip(-1) - log_forget[..., : t + 1]
+        weights = beta[..., seen] * forgotten[..., seen].exp()
+        weights = weights * ((k[..., seen, :] @ q[..., t, :, None]).squeeze(-1) / q.shape[-1] ** 0.5).exp()
+        rows.append((weights[..., None] * v[..., seen, :]).sum(-2) / weights.sum(-1, keepdim=True))
+    return torch.stack(rows, -2) if rows else v

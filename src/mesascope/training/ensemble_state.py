@@ -103,12 +103,10 @@ class EnsembleState(OptimizedState, Generic[Module]):
         return self.ensemble.with_weights(self.ensemble.weights | self._average) if self._average else self.ensemble
 
     def tensors(self) -> dict[str, Tensor]:
-        """Complete state by name, for a checkpoint."""
         history = {} if self.history is None else self.history.tensors()
         return super().tensors() | {"diverged": self._diverged} | history
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Continue from a checkpoint of `tensors`."""
         super().load(tensors)
         if self.history is not None:
             self.history.load(tensors)

@@ -125,12 +125,10 @@ class ModuleState(OptimizedState, Generic[Module]):
         return super().evaluate(batch) if plain else {}
 
     def tensors(self) -> dict[str, Tensor]:
-        """Complete state by name, for a checkpoint."""
         scaler = {f"scaler/{name}": torch.tensor(value) for name, value in self._scaler.state_dict().items()}
         return super().tensors() | scaler
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Continue from a checkpoint of `tensors`."""
         super().load(tensors)
         if self._scaler.is_enabled():
             self._scaler.load_state_dict({name: tensors[f"scaler/{name}"].item() for name in self._scaler.state_dict()})
