@@ -1,6 +1,10 @@
 from .arguments import Range as Range
 from .baselines import Averaging as Averaging, Constant as Constant, LastLabel as LastLabel, Mean as Mean, Zero as Zero
-from .descent import GradientDescent as GradientDescent, GradientDescentPlusPlus as GradientDescentPlusPlus
+from .descent import (
+    GradientDescent as GradientDescent,
+    GradientDescentPlusPlus as GradientDescentPlusPlus,
+    PreconditionedGradientDescent as PreconditionedGradientDescent,
+)
 from .kernels import (
     KERNELS as KERNELS,
     RIDGE_KERNELS as RIDGE_KERNELS,
@@ -13,6 +17,7 @@ from .least_squares import (
     BayesPool as BayesPool,
     ConjugateGradients as ConjugateGradients,
     LeastSquares as LeastSquares,
+    Newton as Newton,
     PrincipalComponents as PrincipalComponents,
 )
 from .optimizers import (
@@ -22,7 +27,6 @@ from .optimizers import (
     NormalisedDescent as NormalisedDescent,
     Titans as Titans,
 )
-from .second_order import Newton as Newton, PreconditionedGradientDescent as PreconditionedGradientDescent
 from .sequences import (
     ChebyshevLeastSquares as ChebyshevLeastSquares,
     Lags as Lags,

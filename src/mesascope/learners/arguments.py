@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 from mesascope.errors import ArgumentTypeError, refuse, require_count, require_number, shown
-from mesascope.shapes import Tensor
+from mesascope.shapes import Float, Tensor
+from mesascope.tasks import Context, check_inputs
 from mesascope.validate import frozen
 
 Sizes = float | Sequence[float]  # one number, or one per step
@@ -112,6 +113,13 @@ def require_precision(x: Tensor) -> None:
             f"context must be of dtype float32 or float64 for this learner, but is {x.dtype}: convert it, with "
             ".float() say."
         )
+
+
+def moments(context: Context, xq: Tensor) -> tuple[Float[Tensor, "*batch dx dx"], Float[Tensor, "*batch dx dy"]]:
+    """X^T X / n and X^T Y / n, after a check of the inputs."""
+    check_inputs(context, xq)
+    (x, y), n = context, max(context.x.shape[-2], 1)
+    return x.mT @ x / n, x.mT @ y / n
 
 
 def size_at(sizes: Tensor, step: int) -> Tensor:

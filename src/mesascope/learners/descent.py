@@ -1,4 +1,4 @@
-"""Gradient descent on the context's squared error, plain and with curvature correction (GD++)."""
+"""Gradient descent on the context's squared error: plain, with a preconditioner, with curvature correction (GD++)."""
 
 from __future__ import annotations
 
@@ -109,6 +109,46 @@ class GradientDescent(GradientDescentPlusPlus):
     def __init__(self, steps: int, eta: Sizes, w0: Matrix | None = None, token_clip: float | None = None) -> None:
         super().__init__(steps, eta, 0.0, w0, token_clip)
         self.gamma = None
+
+
+@register("learner", "preconditioned-gradient-descent", free={"steps": Range(1, 20, "integer")})
+class PreconditionedGradientDescent(Algorithm):
+    """``steps`` steps W <- W + (1/n) sum_i (y_i - W x_i) x_i^T M from W = 0, with one matrix M for all tasks.
+
+    With M = eta I this is gradient descent. One linear self-attention layer can implement one step, but not two;
+    `one_step_preconditioner` gives the best M for Gaussian inputs.
+
+    Args:
+        matrix: M ``(dx, dx)``, a parameter; kept in float64.
+        steps: number of steps.
+
+    Source: Ahn et al., Transformers learn to implement preconditioned gradient descent (2023).
+    """
+
+    def __init__(self, matrix: Matrix, steps: int = 1) -> None:
+        super().__init__()
+        self.steps = require_count("steps", steps, least=0)
+        matrix = tensor_of("matrix", matrix, "dx dx")
+        if matrix.shape[0] != matrix.shape[1]:
+            refuse("matrix", "be square", tuple(matrix.shape), "pass one (dx, dx)")
+        self.matrix = nn.Parameter(matrix.detach().double().clone())
+
+    def forward(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "*batch m dy"]:
+        return self.trajectory(context, xq)[-1]
+
+    def trajectory(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "k *batch m dy"]:
+        """Predictions after 0, 1, ..., ``steps`` steps."""
+        check_inputs(context, xq)
+        (x, y), n = context, max(context.x.shape[-2], 1)
+        if x.shape[-1] != self.matrix.shape[0]:
+            refuse("context.x", f"have the matrix' width {self.matrix.shape[0]}", x.shape[-1], "match them")
+        matrix = self.matrix.to(x) / n
+        predictions, residual = [xq @ x.new_zeros(x.shape[-1], y.shape[-1])], y
+        for _ in range(self.steps):
+            move = matrix.mT @ (x.mT @ residual)  # (dx, dy), added to W^T
+            residual = residual - x @ move
+            predictions.append(predictions[-1] + xq @ move)
+        return torch.stack(predictions)
 
 
 def filters(

@@ -1,4 +1,4 @@
-"""Exact solvers: least squares, ridge regression, principal components, and the posterior mean over a pool."""
+"""Least squares and ridge regression, exact and by iterations, principal components, and the posterior of a pool."""
 
 from __future__ import annotations
 
@@ -112,6 +112,44 @@ class ConjugateGradients(Algorithm):
             before, size = size, gradient.square().sum(-2, keepdim=True)
             direction = gradient + torch.where(before > least, size / before, 0.0) * direction
         return xq @ weights
+
+
+@register("learner", "newton", free={"steps": Range(1, 12, "integer")})
+class Newton(Algorithm):
+    """Least squares by ``steps`` Newton iterations for the inverse of S = X^T X: W^T = M_k X^T Y.
+
+    M_0 = S / |S|_1^2 and M_{k+1} = 2 M_k - M_k S M_k. At an eigenvalue s of S the residual is
+    (1 - s^2 / |S|_1^2)^(2^k): each step squares it, while a gradient step multiplies it by a constant. Directions
+    without data stay at 0, so the limit is the minimum-norm solution.
+
+    Source: Fu et al., Transformers learn to achieve second-order convergence rates for in-context linear regression
+    (2024). They scale M_0 by 2 / |S|_2^2, for which the residual at the largest eigenvalue never shrinks. Here |S|_1 >=
+    |S|_2 avoids this.
+
+    >>> x, y = torch.tensor([[1.0, 0.0], [0.0, 2.0]]), torch.tensor([[1.0], [4.0]])
+    >>> Newton(steps=8)(Context(x, y), torch.eye(2)).squeeze(-1)
+    tensor([1.0000, 2.0000])
+    """
+
+    def __init__(self, steps: int) -> None:
+        super().__init__()
+        self.steps = require_count("steps", steps, least=0)
+
+    def forward(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "*batch m dy"]:
+        return self.trajectory(context, xq)[-1]
+
+    def trajectory(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "k *batch m dy"]:
+        """Predictions after 0, 1, ..., ``steps`` steps; 0 steps predict with M_0."""
+        check_inputs(context, xq)
+        x, y = context
+        gram, correlation = x.mT @ x, x.mT @ y
+        scale = gram.abs().sum(-1, keepdim=True).amax(-2, keepdim=True).square()
+        inverse = gram / torch.where(scale > 0, scale, torch.ones_like(scale))
+        predictions = [xq @ (inverse @ correlation)]
+        for _ in range(self.steps):
+            inverse = 2 * inverse - inverse @ gram @ inverse
+            predictions.append(xq @ (inverse @ correlation))
+        return torch.stack(predictions)
 
 
 @register("learner", "bayes-pool", free={"noise": Range(0.01, 10.0, "log")})

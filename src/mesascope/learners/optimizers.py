@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from mesascope.errors import require_count
-from mesascope.learners.arguments import Algorithm, Range, one_size
+from mesascope.learners.arguments import Algorithm, Range, moments, one_size
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Context, check_inputs
@@ -39,7 +39,7 @@ class Momentum(Algorithm):
         self.eta, self.momentum = one_size("eta", eta), one_size("momentum", momentum)
 
     def forward(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "*batch m dy"]:
-        gram, pull = _moments(context, xq)
+        gram, pull = moments(context, xq)
         eta, momentum = self.eta.to(gram), self.momentum.to(gram)
         weights = before = torch.zeros_like(pull)
         for _ in range(self.steps):
@@ -60,7 +60,7 @@ class NormalisedDescent(Algorithm):
         self.steps, self.eta = require_count("steps", steps, least=0), one_size("eta", eta)
 
     def forward(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "*batch m dy"]:
-        gram, pull = _moments(context, xq)
+        gram, pull = moments(context, xq)
         weights, eta = torch.zeros_like(pull), self.eta.to(gram)
         for _ in range(self.steps):
             weights = weights + eta * self.direction(pull - gram @ weights)
@@ -88,13 +88,6 @@ class Muon(NormalisedDescent):
             own = move.mT @ move
             move = a * move + move @ (b * own + c * own @ own)
         return move
-
-
-def _moments(context: Context, xq: Tensor) -> tuple[Float[Tensor, "*batch dx dx"], Float[Tensor, "*batch dx dy"]]:
-    """X^T X / n and X^T Y / n."""
-    check_inputs(context, xq)
-    (x, y), n = context, max(context.x.shape[-2], 1)
-    return x.mT @ x / n, x.mT @ y / n
 
 
 @register("learner", "delta-rule", free={"eta": _SIZE, "forget": _FORGET})

@@ -6,10 +6,10 @@ import torch
 from torch.nn import functional
 
 from mesascope.errors import NumericalError, require_number
-from mesascope.learners.arguments import Algorithm, Range
+from mesascope.learners.arguments import Algorithm, Range, moments
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor
-from mesascope.tasks import Context, check_inputs
+from mesascope.tasks import Context
 
 _MOST_SWEEPS = 10_000
 _MOST_BENDS = 8  # maximum number of kinks in a path, per weight
@@ -38,10 +38,7 @@ class Lasso(Algorithm):
         self.alpha = require_number("alpha", alpha, above=0)
 
     def forward(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "*batch m dy"]:
-        check_inputs(context, xq)
-        (x, y), n = context, max(context.x.shape[-2], 1)
-        gram, correlation = x.mT @ x / n, x.mT @ y / n
-        return xq @ self.minimum(gram, correlation)
+        return xq @ self.minimum(*moments(context, xq))
 
     def minimum(
         self, gram: Float[Tensor, "*batch dx dx"], correlation: Float[Tensor, "*batch dx dy"]
@@ -143,7 +140,6 @@ class ElasticNet(Algorithm):
         self.share = require_number("share", share, above=0, most=1)
 
     def forward(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "*batch m dy"]:
-        check_inputs(context, xq)
-        (x, y), n = context, max(context.x.shape[-2], 1)
-        ridge = self.alpha * (1 - self.share) * torch.eye(x.shape[-1]).to(x)
-        return xq @ Lasso(self.alpha * self.share).minimum(x.mT @ x / n + ridge, x.mT @ y / n)
+        gram, correlation = moments(context, xq)
+        ridge = self.alpha * (1 - self.share) * torch.eye(gram.shape[-1]).to(gram)
+        return xq @ Lasso(self.alpha * self.share).minimum(gram + ridge, correlation)
