@@ -66,7 +66,7 @@ def _half_mean_square(model: Ensemble | nn.Module, tasks: Episode | Tensor, ever
     if not isinstance(tasks, Episode):  # a model may overwrite its inputs
         answer = answer.clone()
     error = check_answer(model, predict(model, *inputs), answer.shape) - answer
-    square = 0.5 * error[..., ::every, :].square()
+    square = 0.5 * (error if every == 1 else error[..., ::every, :]).square()
     return square.flatten(1).mean(1) if isinstance(model, Ensemble) else square.mean()
 
 
