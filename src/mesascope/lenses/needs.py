@@ -110,11 +110,7 @@ _NEEDS: dict[str, tuple[Any, str, str]] = {
 
 
 def require_access(lens: str, learner: Any, tasks: Tasks | None = None) -> Any:
-    """Return ``learner`` if it provides the access that the lens registered as ``lens`` needs.
-
-    Raises:
-        ArgumentTypeError: it does not.
-    """
+    """Return ``learner``; raise unless it provides the access that the lens registered as ``lens`` needs."""
     if isinstance(learner, Ensemble):
         raise ArgumentTypeError(
             f"{lens} must be given one learner, but is given an ensemble of {len(learner)}: pass one of its members()."

@@ -43,11 +43,7 @@ class ReverseEngineered(Tabular):
         return self.kept / sum(weight.numel() for weight in self.network.parameters())
 
     def pair_sums(self) -> PairSums:
-        """Coefficients of a one-layer algorithm on channels (blank, now, before): eq. 3.55.
-
-        Raises:
-            ArgumentError: there are more layers, or other channels.
-        """
+        """Coefficients of a one-layer algorithm on channels (blank, now, before), eq. 3.55; raise for any other."""
         channels = self.network.config.channels
         if len(self.kq) != 1 or channels != ("blank", "now", "before"):
             raise ArgumentError(

@@ -47,12 +47,10 @@ class Pretrained(nn.Module):
 
         Raises:
             ArgumentError: the folder cannot be written to, or weights are on the device "meta".
-            ArgumentTypeError: the folder is not a path.
         """
         if self.config is None:
-            refuse(
-                "the network", "be built from a config", type(self).__name__, "build it from one, or save its weights"
-            )
+            remedy = "build it from one, or save its weights"
+            refuse("the network", "be built from a config", type(self).__name__, remedy)
         weights = {name: weight.detach().clone().contiguous() for name, weight in self.state_dict().items()}
         for weight in weights.values():
             check_held("the network", weight)
@@ -66,7 +64,7 @@ class Pretrained(nn.Module):
 
         Raises:
             ArgumentError: a file is missing or damaged, or the weights do not fit the config.
-            ArgumentTypeError: the folder is not a path, or contains a network of another class.
+            ArgumentTypeError: the folder contains a network of another class.
         """
         path = path_of("folder", folder)
         try:

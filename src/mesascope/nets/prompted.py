@@ -87,17 +87,10 @@ class Prompted(Pretrained):
         prefix: int = 0,
         generator: torch.Generator | None = None,
     ) -> Prompted:
-        """Prompt a network. An existing prompt is frozen, and the new elements are added to it.
-
-        Args:
-            eos: add one element between consecutive pairs.
-            prefix: number of elements before a sequence.
-            generator: generator of the prompt.
-        """
-        before = network if isinstance(network, Prompted) else None
+        """Prompt a network. An existing prompt is frozen, and new elements are added to it; see `PromptedConfig`."""
         bare = network.network if isinstance(network, Prompted) else network
         require_instance("network", bare, SequencePredictor)
-        kept = {name: None if before is None else getattr(before, name) for name in ("eos", "prefix")}
+        kept = {name: getattr(network, name, None) for name in ("eos", "prefix")}
         for name, wanted in (("eos", eos), ("prefix", prefix)):
             if wanted and kept[name] is not None:
                 refuse(name, "be left out where the network has one", wanted, "prompt the network that it was made of")
@@ -105,9 +98,7 @@ class Prompted(Pretrained):
         prompted = cls(PromptedConfig(bare.config, length, eos or kept["eos"] is not None), generator, bare)
         for name, found in kept.items():
             if found is not None:
-                own = getattr(prompted, name)
-                own.data.copy_(found)
-                own.requires_grad_(False)
+                getattr(prompted, name).requires_grad_(False).data.copy_(found)
         return prompted
 
     def forward(self, sequence: Float[Tensor, "*batch t d"]) -> Float[Tensor, "*batch t d"]:

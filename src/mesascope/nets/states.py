@@ -82,7 +82,6 @@ def save_state(state: Any, path: str | Path) -> None:
 
     Raises:
         ArgumentError: the path cannot be written to.
-        ArgumentTypeError: the path or the state is of another type.
     """
     tensors: dict[str, Tensor] = {}
     described = _described(state, "", tensors)
@@ -95,7 +94,6 @@ def load_state(path: str | Path, device: torch.device | str = "cpu") -> Any:
 
     Raises:
         ArgumentError: the file is missing or damaged, or contains no state.
-        ArgumentTypeError: the path is of another type.
     """
     path = path_of("path", path)
     try:

@@ -36,10 +36,7 @@ def mesa_state_before(
     Args:
         k, v, log_forget, beta: inputs of this process's part.
         ridge, ridge_kind: as in `mesascope.ops.mesa_attention`.
-        group: process group; all processes if None.
-
-    Raises:
-        ArgumentError: `torch.distributed` is not initialised.
+        group: process group of `torch.distributed`, which must be initialised; all processes if None.
     """
     if not distributed.is_initialized():
         raise ArgumentError(
