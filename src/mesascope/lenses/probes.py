@@ -63,7 +63,9 @@ def probe(
     read = _implicit(wide, at) if target == "implicit" else None
     errors: dict[str, list[Tensor]] = {}  # each (layers, held out, times)
     for name, member in ((name, member) for name, members in groups.items() for member in members):
-        layers = [tokens[:, at].double() for tokens in _activations(member, sequences[:, :-1])]
+        require_causal([member], sequences[:, :-1])
+        with torch.no_grad(), evaluating(member):
+            layers = [tokens[:, at].double() for tokens in member.activations(sequences[:, :-1])]
         for kind, own in (("", wanted), ("-shuffled", _shuffled(wanted, generator))):
             found = [_probe_errors(tokens, own, ridge, read) for tokens in layers]
             errors.setdefault(f"{name}{kind}", []).append(torch.stack(found))
@@ -111,13 +113,6 @@ def _implicit(sequences: Tensor, at: list[int]) -> tuple[Tensor, Tensor]:
     before = functional.pad(sequences, (0, 0, 1, 0))[:, :-1]
     sums = (sequences[..., :, None] * before[..., None, :]).cumsum(1)
     return sums[:, :-1][:, at], sequences[:, 1:][:, at]
-
-
-def _activations(network: Any, sequences: Tensor) -> list[Tensor]:
-    """Tokens before the first layer and after each layer."""
-    require_causal([network], sequences)
-    with torch.no_grad(), evaluating(network):
-        return network.activations(sequences)
 
 
 def _shuffled(targets: Tensor, generator: torch.Generator | None) -> Tensor:

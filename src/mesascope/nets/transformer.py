@@ -177,7 +177,9 @@ class Transformer(HookedModule, Pretrained):
         self._check(context, query)
         hooked = has_hooks(self)
         if self.config.linear and self.config.token_clip is None and not hooked:
-            return run_linear_layers(context, query, self._linear_layers())
+            own = [products_of(layer.attention) for layer in self.layers]  # type: ignore[arg-type]
+            layers = [Products(w_kq, self.config.damping * w_pv) for w_kq, w_pv in own]
+            return run_linear_layers(context, query, layers * (self.config.n_layers if self.config.shared else 1))
         m = query.shape[-2]
         return [rows[..., rows.shape[-2] - m :, :] for rows in self._token_form(context, query, last_context=hooked)]
 
@@ -246,11 +248,6 @@ class Transformer(HookedModule, Pretrained):
             rows = layer(rows, n) if last_context or index < len(layers) - 1 else layer(rows, n, n)
             states.append(rows)
         return states
-
-    def _linear_layers(self) -> list[Products]:
-        own = [products_of(layer.attention) for layer in self.layers]  # type: ignore[arg-type]
-        layers = [Products(w_kq, self.config.damping * w_pv) for w_kq, w_pv in own]
-        return layers * (self.config.n_layers if self.config.shared else 1)
 
 
 def _attentions() -> dict[str, Callable]:

@@ -90,7 +90,8 @@ class ModuleState(OptimizedState, Generic[Module]):
     @guarded
     def update(self, batch: Any) -> Metrics:
         """Take one optimiser step; return ``loss``, ``gradient_norm`` (before clipping) and ``learning_rate``."""
-        with self._differentiating(self._stream()):
+        rank = torch.distributed.get_rank(self._group) if self._parallel else 0
+        with self._differentiating(f"model/{rank}" if rank else "model"):  # each process has its own part of the batch
             loss = self._backward(batch)
         self._scaler.unscale_(self._optimizer)
         for weight in self._weights.values():
@@ -164,11 +165,6 @@ class ModuleState(OptimizedState, Generic[Module]):
         if self._split:
             self._called.set_requires_gradient_sync(last)
         return contextlib.nullcontext() if last or self._split or not self._parallel else self._called.no_sync()
-
-    def _stream(self) -> str:
-        """Name of this process's random stream; each process has its own part of the batch."""
-        rank = torch.distributed.get_rank(self._group) if self._parallel else 0
-        return f"model/{rank}" if rank else "model"
 
 
 def _part(batch: Any, index: int, count: int) -> Any:
