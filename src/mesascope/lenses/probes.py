@@ -62,7 +62,8 @@ def probe(
     wanted = preconditioned(wide[:, :-1], regulariser)[:, at] if target != "next" else wide[:, 1:][:, at]
     read = _implicit(wide, at) if target == "implicit" else None
     errors: dict[str, list[Tensor]] = {}  # each (layers, held out, times)
-    for name, member in ((name, member) for name, members in groups.items() for member in members):
+    everyone: list[tuple[str, Any]] = [(name, member) for name, members in groups.items() for member in members]
+    for name, member in everyone:
         require_causal([member], sequences[:, :-1])
         with torch.no_grad(), evaluating(member):
             layers = [tokens[:, at].double() for tokens in member.activations(sequences[:, :-1])]
