@@ -27,8 +27,8 @@ from mesascope.language import (
     token_losses,
     train_language_model,
 )
+from mesascope.language.learning import Scales, moved
 from mesascope.language.losses import losses_of
-from mesascope.language.scales import Scales, moved
 from mesascope.language.tokenizing import load_tokenizer
 from mesascope.nets import LanguageModel
 from mesascope.streams import stream

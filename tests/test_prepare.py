@@ -20,7 +20,7 @@ import pytest
 from hypothesis import example, given, settings, strategies as st
 
 from mesascope.errors import ArgumentError, MissingPackageError
-from mesascope.language import TextWindows, documents, encoding, open_corpus, prepare, preparing, tokenizing
+from mesascope.language import TextWindows, documents, open_corpus, prepare, preparing, tokenizing
 from mesascope.language.documents import Piece, Reading, files_of, pieces
 from mesascope.language.shards import ShardWriter
 from mesascope.language.tokenizing import load_tokenizer
@@ -297,7 +297,7 @@ def test_tokens_of_a_long_document_are_those_of_the_whole(name, monkeypatch):
     tokenizer = trained(name, [texts[0][:9000]])
     cut = [Piece(text[start : start + 3001], start == 0) for text in texts for start in range(0, len(text), 3001)]
     found, parts = [[]], 0
-    for part in encoding.encoded(tokenizer, [cut[start : start + 2] for start in range(0, len(cut), 2)]):
+    for part in tokenizing.encoded(tokenizer, [cut[start : start + 2] for start in range(0, len(cut), 2)]):
         found[-1] += part.tokens.tolist()
         found += [[]] if part.ends else []
         parts += 1

@@ -15,15 +15,13 @@ from .losses import (
     in_context_score as in_context_score,
     losses_by_octave as losses_by_octave,
     next_token_loss as next_token_loss,
+    recall_accuracy as recall_accuracy,
+    recall_by_sequence as recall_by_sequence,
+    recall_loss as recall_loss,
     token_losses as token_losses,
 )
 from .models import language_model_config as language_model_config, named_layers as named_layers
 from .preparing import prepare as prepare
-from .recall import (
-    recall_accuracy as recall_accuracy,
-    recall_by_sequence as recall_by_sequence,
-    recall_loss as recall_loss,
-)
 from .sampling import generate as generate, load_language_model as load_language_model
 from .shards import Corpus as Corpus, open_corpus as open_corpus
 from .windows import TextWindows as TextWindows

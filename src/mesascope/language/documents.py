@@ -23,6 +23,7 @@ _ROWS = (".jsonl", ".ndjson", ".json")
 _TABLES = (".parquet", ".arrow")
 _PACKED = {".gz": "gzip", ".zst": "Zstandard"}
 _WIDE = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+_KEPT_BYTES = "surrogateescape"  # error handler that keeps bytes which are not UTF-8
 _FILE = b"ARROW1"  # first bytes of the Arrow file format (not the stream format)
 
 
@@ -69,7 +70,7 @@ class Reading:
         if self.delimiter == "":
             refuse("delimiter", "have at least one character", self.delimiter, "pass None for a document a file")
         if self.delimiter is not None:
-            object.__setattr__(self, "delimiter", _with_newlines(self.delimiter))
+            object.__setattr__(self, "delimiter", self.delimiter.replace("\r\n", "\n").replace("\r", "\n"))
 
 
 def files_of(paths: Sequence[str | Path]) -> list[Path]:
@@ -146,9 +147,13 @@ def _is_packed(path: Path) -> bool:
     return path.suffix.lower() in _PACKED
 
 
-def _lines(path: Path, reading: Reading, most: int = -1) -> Iterator[tuple[int, str]]:
-    """Yield the number and the text of every line; a line of more than ``most`` bytes is split."""
-    number, ended, begun = 0, True, False
+def _lines(path: Path, reading: Reading, newline: str | None, most: int = -1) -> Iterator[tuple[int, str]]:
+    """Yield the number and the text of every line; a line of more than ``most`` characters is split.
+
+    Args:
+        newline: "\\n" if only this ends a line; None to convert other line ends to it.
+    """
+    number, ended = 0, True
     with path.open("rb") as raw, _unpacked(path, raw) as file:
         try:
             start = file.peek(1)  # type: ignore[attr-defined]
@@ -156,18 +161,12 @@ def _lines(path: Path, reading: Reading, most: int = -1) -> Iterator[tuple[int, 
                 raise ArgumentError(f"{path} must be text in UTF-8, but is in UTF-16: save it as UTF-8.")
             if b"\0" in start:
                 raise ArgumentError(f"{path} must be text in UTF-8, but has bytes of 0: unpack it, or leave it out.")
-            while line := file.readline(most):
+            text = io.TextIOWrapper(file, "utf-8-sig", _KEPT_BYTES, newline)
+            while line := text.readline(most):
                 number += ended
-                # Extend a part that ends within a character or a line end.
-                while (
-                    not line.endswith(b"\n") and (line.endswith(b"\r") or _cut_short(line)) and (rest := file.read(1))
-                ):
-                    line += rest
-                if not begun and line.startswith(codecs.BOM_UTF8):
-                    line = line[len(codecs.BOM_UTF8) :]
-                ended, begun = line.endswith(b"\n"), True
+                ended = line.endswith("\n")
                 try:
-                    yield number, line.decode()
+                    yield number, line if line.isascii() else line.encode(errors=_KEPT_BYTES).decode()
                 except UnicodeDecodeError as error:
                     reading.report(Problem(path, number, f"no UTF-8 ({error.reason} at byte {error.start})"))
         except (EOFError, OSError, zlib.error) as error:
@@ -188,20 +187,10 @@ def _unpacked(path: Path, raw: IO[bytes]) -> Any:
     return raw
 
 
-def _cut_short(line: bytes) -> bool:
-    """True if the bytes end within a UTF-8 character."""
-    try:
-        line.decode()
-    except UnicodeDecodeError as error:
-        return error.reason == "unexpected end of data"
-    return False
-
-
 def _of_text(path: Path, reading: Reading) -> Iterator[Piece]:
     """Yield the documents of a plain text file, split at delimiters; long documents come in pieces."""
     held, begins, divided = "", True, reading.delimiter is None
-    for _, line in _lines(path, reading, PIECE):
-        line = _with_newlines(line)
+    for _, line in _lines(path, reading, None, PIECE):
         new = max(len(held) - len(reading.delimiter or ""), 0)  # delimiters can begin only from here
         held += line
         if reading.delimiter is not None and reading.delimiter in held[new:]:
@@ -221,13 +210,8 @@ def _of_text(path: Path, reading: Reading) -> Iterator[Piece]:
         reading.undivided(path)
 
 
-def _with_newlines(text: str) -> str:
-    """Convert line ends to ``\\n``, as Python does on reading."""
-    return text.replace("\r\n", "\n").replace("\r", "\n")
-
-
 def _of_rows(path: Path, reading: Reading) -> Iterator[Piece]:
-    for number, line in _lines(path, reading):
+    for number, line in _lines(path, reading, "\n"):
         if not line.strip():
             continue
         try:

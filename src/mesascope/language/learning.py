@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import shutil
 import sys
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -18,7 +19,6 @@ from torch.nn.parallel import DistributedDataParallel
 from mesascope.errors import NumericalError, RunDirectoryError, refuse, require_count, require_instance
 from mesascope.language.losses import in_context_score, next_token_loss, token_losses
 from mesascope.language.models import language_model_config
-from mesascope.language.scales import Scales, layer_scales, moved
 from mesascope.language.shards import SPLITS, TOKENIZER, open_corpus
 from mesascope.language.windows import TextWindows
 from mesascope.measurement import Measurement
@@ -29,7 +29,7 @@ from mesascope.records import from_record, to_record
 from mesascope.runs import Run
 from mesascope.runs.checkpoints import TrainingCheckpoints
 from mesascope.runs.provenance import available_device, made_with, tell_of_other_packages
-from mesascope.shapes import Tensor
+from mesascope.shapes import Int, Tensor
 from mesascope.streams import stream
 from mesascope.training import Checkpoints, Metrics, ModuleState, ProgressBar, Training, fit, processes, result_tensors
 from mesascope.validate import Count, Whole, frozen
@@ -257,22 +257,19 @@ class _Monitor:
             self.run.rewind_metrics(MODEL, found[0] if found else -1)
         if found:
             self.state.load(found[1])
-            self.scales = self._scales(found[0], self.state.result())
+            self.scales = layer_scales(found[0], self.state.result(), self.shown)
         return found
 
     def diverged(self, error: NumericalError) -> NumericalError:
         """Add the name of the layer that grew to the error."""
-        now = self._scales(self.state.step, self.state.result())
+        now = layer_scales(self.state.step, self.state.result(), self.shown)
         said, remedy = str(error).rstrip("."), "lower the learning rate, or set training.clip"
         if "learning rate" not in said:  # raised by one layer
             said = f"{said.rpartition(': ')[0]}: {remedy}"
         return NumericalError(f"{said}; after step {self.state.step}, {moved(self.scales, now)}.")
 
-    def _scales(self, step: int, model: Any) -> Scales:
-        return layer_scales(step, model, self.shown[:_SCALED])
-
     def _measure_scales(self, step: int, model: Any) -> None:
-        scales = self._scales(step, model)
+        scales = layer_scales(step, model, self.shown)
         if not all(map(math.isfinite, scales.values)):
             raise NumericalError("tokens must stay finite, but do not: lower the learning rate.")
         self.scales = scales
@@ -293,3 +290,44 @@ def _settings(run: Run) -> LanguageTraining:
             f"{run.path / 'config.json'} must hold the settings of a language model, but does not "
             f"({str(error).rstrip('.')}): start a new run."
         ) from None
+
+
+@dataclass(frozen=True)
+class Scales:
+    """Root mean squares of the tokens before the first layer and after each layer, at a training step."""
+
+    step: int
+    values: tuple[float, ...]
+
+
+@torch.no_grad()
+def layer_scales(step: int, model: Any, windows: Int[Tensor, "n t"]) -> Scales:
+    """Measure a language model's scales on the first windows of text; nan after a layer that raises an error."""
+    names = ["embedded", *(f"layers.{index}" for index in range(model.config.transformer.n_layers))]
+    with model.cached(names) as cache, without_reading_values(), contextlib.suppress(NumericalError):
+        model(windows[:_SCALED, :-1])
+    found = {name: tokens.float().square().mean().sqrt().item() for name, tokens in cache.items()}
+    return Scales(step, tuple(found.get(name, math.nan) for name in names))
+
+
+def moved(before: Scales | None, now: Scales) -> str:
+    """Describe the first layer whose tokens are not finite, or the layer whose tokens grew most.
+
+    >>> moved(Scales(40, (1.0, 1.1, 1.2)), Scales(49, (1.0, 1.1, 60.0)))
+    'tokens after layer 1 grew most: their root mean square is 60, and was 1.2 at step 40'
+    """
+    places = ["embedded tokens", *(f"tokens after layer {index}" for index in range(len(now.values) - 1))]
+    for place, value in zip(places, now.values, strict=True):
+        if not math.isfinite(value):
+            return f"{place} are the first that are not finite"
+    if before is None:
+        own = now.values.index(max(now.values))
+        return f"{places[own]} are the largest: their root mean square is {now.values[own]:.3g}"
+    # Growth per layer, relative to the previous layer, as later layers grow with an earlier one.
+    grown = [value / max(old, 1e-30) for value, old in zip(now.values, before.values, strict=True)]
+    steps = [grown[0], *(later / earlier for earlier, later in itertools.pairwise(grown))]
+    own = steps.index(max(steps))
+    if steps[own] < 2:
+        return f"no layer has doubled its tokens since step {before.step}"
+    was, value = before.values[own], now.values[own]
+    return f"{places[own]} grew most: their root mean square is {value:.3g}, and was {was:.3g} at step {before.step}"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
@@ -16,12 +18,11 @@ import mesascope
 from mesascope.errors import ArgumentError, refuse, require_choice, require_count, require_number
 from mesascope.language import tokenizing
 from mesascope.language.documents import Piece, Problem, Reading, files_of, pieces, size_of, standard_library
-from mesascope.language.encoding import Encoded, encoded
-from mesascope.language.resuming import PROGRESS, PreparationCheckpoint
-from mesascope.language.shards import INDEX, SPLITS, TOKENIZER, Corpus, Index, ShardWriter, open_corpus
+from mesascope.language.shards import INDEX, SPLITS, TOKENIZER, Corpus, Index, ShardWriter, Split, open_corpus
 from mesascope.progress import tracked
 from mesascope.runs.files import as_path, write_aside
 
+PROGRESS = "progress.json"
 _AT_ONCE = 1 << 21  # characters per tokenizer call, which uses all cores
 _TRAINED_ON = 1 << 28  # number of characters for byte-pair training
 _TOLD = 20  # maximum number of skipped lines that are printed
@@ -68,14 +69,15 @@ def prepare(
     problems: list[Problem] = []
     undivided: list[Path] = []
     reading = Reading(field, delimiter, lambda problem: _broken(problem, problems, broken), undivided.append)
-    progress = PreparationCheckpoint.of(
-        folder, files, [kind.identity, validation, field, reading.delimiter, broken, shard]
-    )
+    settings = [kind.identity, validation, field, reading.delimiter, broken, shard]
+    progress = PreparationCheckpoint.of(folder, files, settings)
     words = _tokenizer(kind, progress, Reading(field, delimiter))
     index = _empty_index(words, len(files))
     with progress.writing({split: ShardWriter(folder, split, index.dtype, shard) for split in SPLITS}) as writers:
         progress.begin(words.to_str().encode())
-        parts = encoded(words, _batches(files, reading, progress))
+        total = None if (size := size_of(files)) is None else -(-size // _AT_ONCE)
+        batches = tracked(_batches(files, reading, progress.place), "tokenizing", total)
+        parts = tokenizing.encoded(words, batches)
         _write(parts, index.end, writers, validation, lambda place: progress.keep(writers, place, problems))
         _require_text(writers, files, problems)
         _divide(writers["train"], writers["validation"], validation, index.end)
@@ -94,8 +96,7 @@ def _tokenizer(kind: tokenizing.TokenizerKind, progress: PreparationCheckpoint, 
     """Load the tokenizer of the checkpoint, or make a new one."""
     if progress.is_begun:
         return tokenizing.load_tokenizer(progress.folder / TOKENIZER)
-    texts = tracked(_trained_on(progress.files, reading), "training byte pairs")
-    return tokenizing.make_tokenizer(kind, iter(texts))
+    return tokenizing.make_tokenizer(kind, tracked(_trained_on(progress.files, reading), "training byte pairs"))
 
 
 def _empty_index(words: Any, files: int) -> Index:
@@ -112,7 +113,7 @@ def _require_no_corpus(folder: Path) -> None:
 
 
 def _write(
-    parts: Iterable[Encoded], end: int, writers: Mapping[str, ShardWriter], validation: float,
+    parts: Iterable[tokenizing.Encoded], end: int, writers: Mapping[str, ShardWriter], validation: float,
     keep: Callable[[tuple[int, int]], None],
 ) -> None:  # fmt: skip
     """Write each document's tokens, then an end token, to its split."""
@@ -157,19 +158,12 @@ def _split(text: str, validation: float) -> str:
     return "validation" if int.from_bytes(digest[:8]) < validation * 2**64 else "train"
 
 
-def _batches(files: Sequence[Path], reading: Reading, begun: PreparationCheckpoint) -> Iterator[list[Piece]]:
-    """Yield batches of pieces of all files, starting from the checkpoint."""
-    total = size_of(files)
-    batches = _unread_batches(files, reading, begun)
-    return tracked(batches, "tokenizing", None if total is None else -(-total // _AT_ONCE))
-
-
-def _unread_batches(files: Sequence[Path], reading: Reading, begun: PreparationCheckpoint) -> Iterator[list[Piece]]:
+def _batches(files: Sequence[Path], reading: Reading, begun: tuple[int, int]) -> Iterator[list[Piece]]:
+    """Yield batches of pieces of all files, from the place ``begun`` on."""
     batch, length = [], 0
-    first, _ = begun.place
-    for number, file in enumerate(files[first:], first):
+    for number, file in enumerate(files[begun[0] :], begun[0]):
         for count, piece in enumerate(pieces(file, reading)):
-            if (number, count) < begun.place:
+            if (number, count) < begun:
                 continue
             batch.append(piece._replace(place=(number, count)))
             length += len(piece.text)
@@ -209,3 +203,92 @@ def _require_text(writers: Mapping[str, ShardWriter], files: Sequence[Path], pro
         remedy = "name the field that holds it (--field), or other files" if problems else "name others"
         found = "the file has none" if len(files) == 1 else f"none of {len(files)} files has any"
         raise ArgumentError(f"paths must hold text, but {found}{why}: {remedy}.")
+
+
+class Kept(msgspec.Struct):
+    """Content of the checkpoint file: the position reached in the text files, and the shards written."""
+
+    schema: Literal[1]
+    made_from: str
+    read: str = ""
+    file: int = 0
+    pieces: int = 0
+    skipped: int = 0
+    splits: dict[str, Split] = {}
+
+
+class PreparationCheckpoint:
+    """Checkpoint of a preparation of ``files`` into a folder."""
+
+    def __init__(self, folder: Path, files: Sequence[Path], kept: Kept) -> None:
+        self.folder, self.files, self._kept = folder, files, kept
+        self.skipped_before = kept.skipped
+
+    @classmethod
+    def of(cls, folder: Path, files: Sequence[Path], settings: Any) -> PreparationCheckpoint:
+        """Open the folder's checkpoint, or make a new one; raise if it belongs to other files or settings."""
+        made_from = _checksum([settings, [str(file.resolve()) for file in files]])
+        if not ((folder / PROGRESS).exists() and (folder / TOKENIZER).exists()):
+            return cls(folder, files, Kept(1, made_from))
+        kept = None
+        with contextlib.suppress(msgspec.DecodeError):
+            kept = msgspec.json.decode((folder / PROGRESS).read_bytes(), type=Kept)
+        if kept is None or kept.made_from != made_from or kept.read not in ("", _state(files, kept.file)):
+            rule = "hold no beginning of a corpus of other files or settings"
+            refuse("out", rule, str(folder), "name another folder, or remove what it holds")
+        return cls(folder, files, kept)
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Index of the first file to read, and of its first piece."""
+        return self._kept.file, self._kept.pieces
+
+    @property
+    def is_begun(self) -> bool:
+        """True if a checkpoint with tokens was saved."""
+        return bool(self._kept.read)
+
+    def begin(self, tokenizer: bytes) -> None:
+        """Save the tokenizer, unless an earlier call has saved it."""
+        if not self.is_begun:
+            write_aside(self.folder / PROGRESS, msgspec.json.encode(self._kept))
+            write_aside(self.folder / TOKENIZER, tokenizer)
+
+    def keep(self, writers: Mapping[str, ShardWriter], place: tuple[int, int], problems: Sequence[Problem]) -> None:
+        """Save a checkpoint when all documents before ``place`` are written."""
+        done = {*self.files[: place[0]]}
+        skipped = self.skipped_before + sum(problem.path in done for problem in problems)
+        splits = {split: writer.keep() for split, writer in writers.items()}
+        self._kept = Kept(1, self._kept.made_from, _state(self.files, place[0]), *place, skipped, splits)
+        write_aside(self.folder / PROGRESS, msgspec.json.encode(self._kept))
+
+    @contextlib.contextmanager
+    def writing(self, writers: dict[str, ShardWriter]) -> Iterator[dict[str, ShardWriter]]:
+        """Continue the writers from the checkpoint, and close them; after an error, delete unneeded files."""
+        made = not self.folder.exists()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        for split, kept in self._kept.splits.items():
+            writers[split].go_on(kept)
+        try:
+            yield writers
+            for writer in writers.values():
+                writer.close()
+        except BaseException:
+            for writer in writers.values():
+                writer.drop() if self.is_begun else writer.remove()
+            if not self.is_begun:
+                for name in (PROGRESS, TOKENIZER):
+                    (self.folder / name).unlink(missing_ok=True)
+                if made:
+                    with contextlib.suppress(OSError):
+                        self.folder.rmdir()
+            raise
+
+
+def _checksum(described: Any) -> str:
+    return hashlib.sha256(json.dumps(described).encode()).hexdigest()
+
+
+def _state(files: Sequence[Path], last: int) -> str:
+    """Checksum of the sizes and modification times of the files up to ``last``."""
+    return _checksum([(state.st_size, state.st_mtime_ns) for state in (file.stat() for file in files[: last + 1])])
