@@ -100,7 +100,7 @@ def test_a_pool_tells_its_teachers():
 
 def test_a_pool_is_drawn_once(monkeypatch):
     family, drawn = LinearRegression(pool=6), []
-    monkeypatch.setattr("mesascope.tasks.linear_regression.stream", lambda *key: drawn.append(key) or stream(*key))
+    monkeypatch.setattr("mesascope.tasks.regression.stream", lambda *key: drawn.append(key) or stream(*key))
     for seed in range(3):
         family.sample(4, stream(seed, "a"))
     assert drawn == [(0, "pool")]

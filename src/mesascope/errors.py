@@ -14,23 +14,10 @@ from types import ModuleType, UnionType
 from typing import Any, NoReturn
 
 __all__ = [
-    "ArgumentError",
-    "ArgumentTypeError",
-    "MesascopeError",
-    "MissingPackageError",
-    "NumericalError",
-    "RunDirectoryError",
-    "plain",
-    "refuse",
-    "require_callable",
-    "require_choice",
-    "require_count",
-    "require_double",
-    "require_instance",
-    "require_number",
-    "require_package",
-    "shown",
-]
+    "ArgumentError", "ArgumentTypeError", "MesascopeError", "MissingPackageError", "NumericalError",
+    "RunDirectoryError", "one_line", "plain", "refuse", "require_callable", "require_choice", "require_count",
+    "require_double", "require_instance", "require_number", "require_package", "shown",
+]  # fmt: skip
 
 # Names on PyPI of modules with a different name.
 DISTRIBUTIONS = {"sklearn": "scikit-learn", "PIL": "pillow"}
@@ -71,6 +58,12 @@ def shown(value: object) -> str:
     except Exception:  # the object is not fully initialised
         line = f"a {type(value).__name__}"
     return line if len(line) <= 80 else f"{line[:77]}..."
+
+
+def one_line(error: object) -> str:
+    """Message of another package's error, on one line of at most 200 characters and without its full stop."""
+    line = " ".join(str(error).split()).rstrip(".")
+    return line if len(line) <= 200 else f"{line[:197]}..."
 
 
 def refuse(argument: str, rule: str, value: object, remedy: str) -> NoReturn:

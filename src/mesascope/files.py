@@ -2,23 +2,37 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["append", "sync", "write_aside"]
+__all__ = ["append", "replacing", "sync", "write_aside"]
 
 
 def write_aside(path: Path, content: bytes) -> None:
     """Write to a temporary file beside ``path``, flush it to disk, and rename it to ``path``."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.name}.aside")
-    try:
+    with replacing(path) as aside:
         _flushed(aside, "wb", content)
+    sync(path.parent)
+
+
+@contextlib.contextmanager
+def replacing(path: Path, suffix: str = "aside") -> Iterator[Path]:
+    """Within this context, a path beside ``path``; its file is renamed to ``path`` at the end, or removed on an error.
+
+    Args:
+        suffix: ending of its name, such as the process id if several processes may write the same file.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f".{path.name}.{suffix}")
+    try:
+        yield aside
         os.replace(aside, path)
-        sync(path.parent)
-    except OSError:
-        aside.unlink(missing_ok=True)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            aside.unlink()
         raise
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from mesascope.errors import ArgumentError, MesascopeError, require_choice
+from mesascope.errors import ArgumentError, MesascopeError, one_line, require_choice
 
 __all__ = ["from_file", "module_of"]
 
@@ -69,9 +69,8 @@ def _run_file(name: str, file: Path) -> None:
             raise
         lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
         where = f" at line {lines[-1]}" if lines else ""
-        said = " ".join(str(error).split())
         raise ArgumentError(
-            f"{file} must run, but raises {type(error).__name__}{where} ({said}): correct it."
+            f"{file} must run, but raises {type(error).__name__}{where} ({one_line(error)}): correct it."
         ) from error
 
 

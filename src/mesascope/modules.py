@@ -20,21 +20,13 @@ from torch.func import vmap
 from torch.nn.parameter import is_lazy
 from torch.utils import checkpoint
 
-from mesascope.errors import ArgumentError, ArgumentTypeError
+from mesascope.errors import ArgumentError, ArgumentTypeError, one_line
 from mesascope.shapes import Tensor
 from mesascope.streams import global_generators
 
 __all__ = [
-    "at_once",
-    "copied",
-    "fill",
-    "hooks_count",
-    "names_of",
-    "out_of_memory",
-    "put",
-    "require_initialised",
-    "run_with",
-]
+    "at_once", "copied", "fill", "hooks_count", "names_of", "out_of_memory", "put", "require_initialised", "run_with",
+]  # fmt: skip
 
 Module = TypeVar("Module", bound=nn.Module)
 Result = TypeVar("Result")
@@ -266,8 +258,8 @@ def copied(argument: str, module: Module) -> Module:
     try:
         return copy.deepcopy(module, memo)
     except Exception as error:
-        said = " ".join(str(error).split()).rstrip(".")
         raise ArgumentTypeError(
             f"{argument} must be a module that copy.deepcopy can copy, but {type(module).__name__} is not "
-            f"({type(error).__name__}: {said}): keep locks, files and iterators outside it, or give it __deepcopy__."
+            f"({type(error).__name__}: {one_line(error)}): keep locks, files and iterators outside it, or give it "
+            "__deepcopy__."
         ) from error

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mesascope.errors import ArgumentError, MesascopeError
+from mesascope.files import replacing
 from mesascope.progress import tracked
 
 _BLOCK = 1 << 20  # bytes per read
@@ -61,36 +62,30 @@ def _fetched(dataset: str, source: Source) -> Path:
     path = cache_folder() / dataset / source.name
     if path.is_file():
         return path
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.name}.{os.getpid()}")  # several processes may download the same file
     try:
-        with open(aside, "wb") as file:
-            digest = _copied(source, file)
-        if digest != source.md5:
-            raise ArgumentError(
-                f"{source.url} must have the MD5 checksum {source.md5}, but the download has {digest}: try again, or "
-                f"put the file into {path.parent}."
-            )
-        os.replace(aside, path)
+        with replacing(path, str(os.getpid())) as aside:
+            digest = _downloaded(source, aside)
+            if digest != source.md5:
+                raise ArgumentError(
+                    f"{source.url} must have the MD5 checksum {source.md5}, but the download has {digest}: try again, "
+                    f"or put the file into {path.parent}."
+                )
     except (urllib.error.URLError, TimeoutError, ConnectionError) as error:
         raise DownloadError(
             f"{dataset} must be on this machine or on the network, but {source.url} does not answer "
             f"({type(error).__name__}): put {source.name} into {path.parent}, or set MESASCOPE_DATA to a folder "
             f"with {dataset}/{source.name}."
         ) from None
-    finally:
-        aside.unlink(missing_ok=True)
     return path
 
 
-def _copied(source: Source, file) -> str:
-    """Download ``source`` into ``file`` and return its checksum."""
+def _downloaded(source: Source, path: Path) -> str:
+    """Download a file to ``path``, and return its checksum."""
     digest = hashlib.md5(usedforsecurity=False)
-    with urllib.request.urlopen(source.url, timeout=_TIMEOUT) as answer:
+    with open(path, "wb") as file, urllib.request.urlopen(source.url, timeout=_TIMEOUT) as answer:
         length = answer.headers.get("Content-Length")
         total = None if length is None else -(-int(length) // _BLOCK)
         for block in tracked(iter(lambda: answer.read(_BLOCK), b""), source.name, total):
             digest.update(block)
             file.write(block)
-    file.flush()
     return digest.hexdigest()

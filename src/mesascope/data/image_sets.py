@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import gzip
 import hashlib
@@ -18,17 +17,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
 from torch.nn import functional
 
 from mesascope.data.files import Source, cache_folder, found
 from mesascope.data.folders import folder_of, is_hidden, pictures_of, state_of
 from mesascope.errors import ArgumentError, require_choice, require_count, require_instance, require_package
+from mesascope.files import replacing
 from mesascope.progress import tracked
 from mesascope.shapes import Int, Tensor
 
 PARTS = ("train", "validation", "test")
+_TEN = tuple("0123456789")
 _AT_ONCE = 4096  # images to resize per batch
 _KEPT = 16  # number of (dataset, part, size) results kept in memory
 _GREY = ("1", "L", "LA", "I", "I;16", "I;16B")  # Pillow's modes without colour
@@ -114,7 +115,7 @@ def _digits(part: str) -> Images:
     pixels = torch.as_tensor(rows.images * (255 / 16)).round().byte()[:, None]
     cut = 3 * len(pixels) // 4
     kept = slice(cut) if part == "train" else slice(cut, None)
-    return Images(pixels[kept].contiguous(), torch.as_tensor(rows.target)[kept].long(), _ten())
+    return Images(pixels[kept].contiguous(), torch.as_tensor(rows.target)[kept].long(), _TEN)
 
 
 def _idx(dataset: str, address: str, sums: tuple[str, ...], part: str) -> Images:
@@ -125,7 +126,7 @@ def _idx(dataset: str, address: str, sums: tuple[str, ...], part: str) -> Images
         raise ArgumentError(
             f"{paths[0].parent} must hold images and as many labels of ten classes, but does not: restore its files."
         )
-    return Images(torch.as_tensor(pixels)[:, None], torch.as_tensor(labels).long(), _ten())
+    return Images(torch.as_tensor(pixels)[:, None], torch.as_tensor(labels).long(), _TEN)
 
 
 def _read_idx(path: Path) -> np.ndarray:
@@ -179,40 +180,24 @@ def _of_folder(folder: Path, part: str, size: int | None) -> Images:
     state = [[str(path), path.stat().st_size, path.stat().st_mtime_ns] for path in paths]
     key = hashlib.sha256(json.dumps([_DECODER, size, state]).encode()).hexdigest()[:16]
     kept = cache_folder() / "decoded" / f"{key}.safetensors"
-    pixels = _kept(kept)
-    if pixels is None:
+    try:
+        pixels = load_file(kept)["pixels"]
+    except (OSError, SafetensorError, KeyError):  # missing or damaged
         pixels = _all_decoded(paths, size)
         _keep(kept, pixels)
     return Images(pixels, torch.as_tensor(labels).long(), tuple(map(str, classes)))
 
 
-def _kept(path: Path) -> Tensor | None:
-    """Pixels from the cache, or None if the cache file is missing or damaged."""
-    try:
-        with safe_open(path, "pt") as file:
-            return file.get_tensor("pixels")
-    except (OSError, SafetensorError):
-        return None
-
-
 def _keep(path: Path, pixels: Tensor) -> None:
-    aside = path.with_suffix(f".{os.getpid()}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        aside.touch()
-        mode = aside.stat().st_mode
-        save_file({"pixels": pixels}, aside)
-        aside.chmod(mode)  # save_file makes the file readable by its owner alone
-        aside.replace(path)
-    except (OSError, SafetensorError) as error:
+        with replacing(path, str(os.getpid())) as aside:
+            aside.write_bytes(save({"pixels": pixels}))
+    except OSError as error:
         warnings.warn(
             f"{path.parent} cannot be written ({error}), and pictures are decoded anew each time: set MESASCOPE_CACHE "
             "to a folder that can.",
             stacklevel=2,
         )
-    finally:
-        with contextlib.suppress(OSError):
-            aside.unlink()
 
 
 def _all_decoded(paths: list[Path], size: int | None) -> Tensor:
@@ -267,17 +252,8 @@ def _read(path: Path, how: Callable[[Path], Any]) -> Any:
 
     try:
         return how(path)
-    except (
-        OSError,
-        SyntaxError,
-        ValueError,
-        Image.DecompressionBombError,
-    ) as error:  # raised by Pillow for damaged files
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         raise ArgumentError(f"{path} must be a picture, but is not ({error}): restore or remove it.") from None
-
-
-def _ten() -> tuple[str, ...]:
-    return tuple(map(str, range(10)))
 
 
 # Readers of the datasets, called with the part.

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from mesascope.data.folders import visible_files
-from mesascope.errors import ArgumentError, refuse, require_instance, require_package, shown
+from mesascope.errors import ArgumentError, one_line, refuse, require_instance, require_package, shown
 
 PIECE = 1 << 20  # characters per piece of a document, the unit held in memory
 _TEXT = (".txt", ".md", ".rst", ".py", ".text", ".html", ".tex")
@@ -172,7 +172,7 @@ def _lines(path: Path, reading: Reading, newline: str | None, most: int = -1) ->
         except (EOFError, OSError, zlib.error) as error:
             if getattr(error, "errno", None) or not _is_packed(path):  # of the disk
                 raise
-            what = f"no whole {_PACKED[path.suffix.lower()]} file ({_first_words(error)})"
+            what = f"no whole {_PACKED[path.suffix.lower()]} file ({one_line(error)})"
             reading.report(Problem(path, number + 1, what))
 
 
@@ -270,7 +270,7 @@ def _batches(path: Path, reading: Reading) -> Iterator[tuple[int, Any]]:
         raise
     except (arrow.ArrowInvalid, OSError) as error:
         raise ArgumentError(
-            f"{path} must be a whole {path.suffix} file, but is not ({_first_words(error)}): fetch it again."
+            f"{path} must be a whole {path.suffix} file, but is not ({one_line(error)}): fetch it again."
         ) from None
 
 
@@ -286,9 +286,5 @@ def _of_parquet(path: Path, reading: Reading, arrow: Any) -> Iterator[tuple[int,
                 yield row, batch
                 row += len(batch)
         except (arrow.ArrowInvalid, OSError) as error:
-            reading.report(Problem(path, row, f"no whole group of rows ({_first_words(error)})"))
+            reading.report(Problem(path, row, f"no whole group of rows ({one_line(error)})"))
         start += file.metadata.row_group(group).num_rows
-
-
-def _first_words(error: Exception) -> str:
-    return " ".join(str(error).split())[:200]

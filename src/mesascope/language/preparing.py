@@ -19,6 +19,7 @@ from mesascope.errors import ArgumentError, refuse, require_choice, require_coun
 from mesascope.language import tokenizing
 from mesascope.language.documents import Piece, Problem, Reading, files_of, pieces, size_of, standard_library
 from mesascope.language.shards import INDEX, SPLITS, TOKENIZER, Corpus, Index, ShardWriter, Split, open_corpus
+from mesascope.language.tokenizing import Encoded, encoded
 from mesascope.progress import tracked
 from mesascope.runs.files import as_path, write_aside
 
@@ -77,7 +78,7 @@ def prepare(
         progress.begin(words.to_str().encode())
         total = None if (size := size_of(files)) is None else -(-size // _AT_ONCE)
         batches = tracked(_batches(files, reading, progress.place), "tokenizing", total)
-        parts = tokenizing.encoded(words, batches)
+        parts = encoded(words, batches)
         _write(parts, index.end, writers, validation, lambda place: progress.keep(writers, place, problems))
         _require_text(writers, files, problems)
         _divide(writers["train"], writers["validation"], validation, index.end)
@@ -113,7 +114,7 @@ def _require_no_corpus(folder: Path) -> None:
 
 
 def _write(
-    parts: Iterable[tokenizing.Encoded], end: int, writers: Mapping[str, ShardWriter], validation: float,
+    parts: Iterable[Encoded], end: int, writers: Mapping[str, ShardWriter], validation: float,
     keep: Callable[[tuple[int, int]], None],
 ) -> None:  # fmt: skip
     """Write each document's tokens, then an end token, to its split."""

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mesascope.errors import ArgumentError, refuse, require_instance, require_package
+from mesascope.errors import ArgumentError, one_line, refuse, require_instance, require_package
 from mesascope.language import documents
 from mesascope.language.documents import Piece
 
@@ -82,9 +82,8 @@ def load_tokenizer(path: Path) -> Any:
     try:
         tokenizer = library.Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises no subclass
-        first = " ".join(str(error).split())[:200]
         raise ArgumentError(
-            f"{path} must be a tokenizer.json of the tokenizers library, but is not ({first}): pass one."
+            f"{path} must be a tokenizer.json of the tokenizers library, but is not ({one_line(error)}): pass one."
         ) from None
     tokenizer.no_truncation()
     tokenizer.no_padding()

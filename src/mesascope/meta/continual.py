@@ -175,8 +175,7 @@ class MER:
     def start(self, weights: Tensors) -> tuple[Tensors, Any]:
         return [], Reservoir(self.memory)
 
-    def sparsity_by_parameter(self, rates: Tensors) -> list[Tensor]:
-        return []
+    sparsity_by_parameter = OnlineSGD.sparsity_by_parameter
 
     def learn(self, at: Learning, x: Tensor, y: Tensor, task: int) -> Tensor:
         first, _ = at.gradient(at.weights, x, y)

@@ -46,10 +46,7 @@ class OnlineDescent:
         self, seed: int, start: Mapping[str, Tensor] | None = None, device: torch.device | str = "cpu"
     ) -> OnlineDescentState:
         """State for a seed on ``device``, with the weights ``start`` if given."""
-        network = self.net.build(stream(seed, "init")).to(device)
-        if start is not None:
-            network.load_state_dict(start)
-        return OnlineDescentState(network, self, seed)
+        return OnlineDescentState(_network(self.net, seed, start, device), self, seed)
 
 
 class OnlineDescentState:
@@ -119,10 +116,7 @@ class ContinualMAML:
         self, seed: int, start: Mapping[str, Tensor] | None = None, device: torch.device | str = "cpu"
     ) -> ContinualMAMLState:
         """State for a seed on ``device``, with the learner's weights and masks ``start`` if given."""
-        learner = self.learner.build(stream(seed, "init")).to(device)
-        if start is not None:
-            learner.load_state_dict(start)
-        return ContinualMAMLState(learner, self, seed)
+        return ContinualMAMLState(_network(self.learner, seed, start, device), self, seed)
 
 
 class ContinualMAMLState:
@@ -140,16 +134,13 @@ class ContinualMAMLState:
         """Evaluate on a batch, then learn from it; return prior ``accuracy`` and ``loss``, and ``switch``, 0 or 1."""
         self._outer.result()
         with drawing_from(self.seed, "online", self.step, batch.x.device):
-            self.step += 1
-            return self._updated(batch)
-
-    def _updated(self, batch: Context) -> Metrics:
-        before = _judged(self._scores(self.fast, batch.x), batch)
-        switch = bool(self.fast) and self._is_new(batch, before["loss"])
-        if switch:
-            self._learn()
-            self.task = []
-        self.fast = self._adapted(batch, None if switch or not self.fast else self.fast)
+            before = _judged(self._scores(self.fast, batch.x), batch)
+            switch = bool(self.fast) and self._is_new(batch, before["loss"])
+            if switch:
+                self._learn()
+                self.task = []
+            self.fast = self._adapted(batch, None if switch or not self.fast else self.fast)
+        self.step += 1
         self.task = [*self.task, batch][: self.settings.kept]
         return {**before, "switch": float(switch), "closed": self.learner.sparsity()}
 
@@ -206,6 +197,13 @@ def _check(settings: OnlineDescent | ContinualMAML) -> None:
     require_instance("training", settings.training, Training)
     if settings.training.schedule != "constant":
         refuse("schedule", "be constant, as a stream has no last step", settings.training.schedule, "pass constant")
+
+
+def _network(config: Any, seed: int, start: Mapping[str, Tensor] | None, device: torch.device | str) -> Any:
+    network = config.build(stream(seed, "init")).to(device)
+    if start is not None:
+        network.load_state_dict(start)
+    return network
 
 
 def _batch_loss(network: nn.Module, batch: Context) -> Float[Tensor, ""]:

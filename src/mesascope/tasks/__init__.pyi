@@ -17,9 +17,8 @@ from .image_streams import (
     RotatedDigits as RotatedDigits,
     SwitchingImages as SwitchingImages,
 )
-from .linear_regression import LinearRegression as LinearRegression
-from .real_tables import RealTable as RealTable
 from .recall import AssociativeRecall as AssociativeRecall, Automata as Automata, Copying as Copying
+from .regression import LinearRegression as LinearRegression, RealTable as RealTable, SineWaves as SineWaves
 from .regression_problems import RegressionProblem as RegressionProblem
 from .sequences import (
     FewShotSequence as FewShotSequence,
@@ -27,4 +26,3 @@ from .sequences import (
     NonlinearDynamics as NonlinearDynamics,
     ObservedDynamics as ObservedDynamics,
 )
-from .sine_waves import SineWaves as SineWaves

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from mesascope.errors import ArgumentError, ArgumentTypeError, MesascopeError, refuse, require_callable, shown
+from mesascope.errors import ArgumentError, ArgumentTypeError, MesascopeError, one_line, refuse, require_callable, shown
 from mesascope.modules import out_of_memory, run_with
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks.episodes import Context, Episode, check_episode, check_sequence
@@ -201,8 +201,7 @@ def display_name(model: object) -> str:
 
 def raised(error: BaseException | None) -> str:
     """Type and message of another package's error, for use within a sentence."""
-    said = " ".join(str(error).split()).rstrip(".")
-    return f"{type(error).__name__} ({said if len(said) <= 200 else said[:197] + '...'})"
+    return f"{type(error).__name__} ({one_line(error)})"
 
 
 def takes(model: Any, inputs: tuple[Any, ...]) -> bool:

@@ -1,21 +1,25 @@
-"""Linear regression: the family of von Oswald et al. (ICML 2023)."""
+"""Families of regression tasks: linear regression, sine waves, and real data tables."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
+import msgspec
 import torch
 
-from mesascope.errors import ArgumentTypeError, refuse, require_count, shown
+from mesascope.errors import ArgumentError, ArgumentTypeError, refuse, require_count, require_package, shown
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 from mesascope.streams import stream
-from mesascope.tasks.draws import INPUT_LAWS, Noise, Scale, check_draw, episode_of, normal
+from mesascope.tasks.draws import INPUT_LAWS, Noise, Scale, check_draw, episode_of, normal, symmetric_uniform
 from mesascope.tasks.episodes import Context, Episode
 from mesascope.validate import Count, Whole
+
+_End = Annotated[float, msgspec.Meta(ge=-1e15, le=1e15)]
 
 
 @register("family", "linear-regression")
@@ -146,3 +150,112 @@ def _nested_tuple(values: Any) -> tuple:
         raise ArgumentTypeError(
             f"covariance must be numbers (d_in, d_in) or (d_in,), but is {shown(values)}: pass a tensor or lists."
         ) from None
+
+
+@register("family", "sine-waves")
+@dataclass(frozen=True)
+class SineWaves:
+    """Targets y = a sin(x + p) with an amplitude a ~ U(amplitude) and a phase p ~ U(phase) for each task.
+
+    Inputs of context and queries are x ~ U(-x_scale, x_scale). x and y have width 1, and there is no noise. Amplitude
+    and phase are independent; with ``tied``, one draw sets both, as in the authors' code.
+
+    Source: von Oswald et al. (ICML 2023), appendix A.7, after Finn et al. (2017).
+
+    >>> episode = SineWaves(n_context=4).sample(2, stream(0, "doc"))
+    >>> [tuple(t.shape) for t in (episode.context.x, episode.context.y, episode.xq, episode.yq)]
+    [(2, 4, 1), (2, 4, 1), (2, 1, 1), (2, 1, 1)]
+    """
+
+    n_context: Count = 10
+    amplitude: tuple[_End, _End] = (0.1, 5.0)
+    phase: tuple[_End, _End] = (0.0, math.pi)
+    x_scale: Scale = 5.0
+    n_query: Count = 1
+    tied: bool = False
+
+    def __post_init__(self) -> None:
+        for name, (low, high) in (("amplitude", self.amplitude), ("phase", self.phase)):
+            if low > high:
+                refuse(name, "be (low, high)", (low, high), "pass two numbers in order")
+
+    def sample(self, batch: int, generator: torch.Generator) -> Episode:
+        """Draw ``batch`` tasks on the generator's device, in float32."""
+        check_draw(batch, generator)
+        x = symmetric_uniform((batch, self.n_context + self.n_query, 1), generator).mul_(self.x_scale)
+        first = symmetric_uniform((batch, 1, 1), generator)
+        second = first if self.tied else symmetric_uniform((batch, 1, 1), generator)
+        amplitude, phase = _between(self.amplitude, first), _between(self.phase, second)
+        return episode_of(x, amplitude * torch.sin(x + phase), self.n_context)
+
+
+def _between(bounds: tuple[float, float], uniform: Tensor) -> Tensor:
+    """Rescale U(-1, 1) draws to the bounds."""
+    low, high = bounds
+    return (low + high) / 2 + (high - low) / 2 * uniform
+
+
+@register("family", "real-table")
+@dataclass(frozen=True)
+class RealTable:
+    """Tasks from random rows of a real table: some rows are the context, others the queries.
+
+    ============  =====  ==  =======================================================================
+    ``table``      rows   d  target
+    ============  =====  ==  =======================================================================
+    diabetes        442  10  progression of the disease after a year; comes with scikit-learn
+    california    20640   8  house values of districts; scikit-learn must have downloaded it before
+    ============  =====  ==  =======================================================================
+
+    Values are neither scaled nor centred. Needs ``pip install '.[sklearn]'``.
+
+    Args:
+        n_context, n_query: numbers of pairs and queries of a task.
+
+    >>> RealTable(n_context=20).sample(2, stream(0, "doc")).context
+    Context(x (2, 20, 10), y (2, 20, 1))
+    """
+
+    table: Literal["diabetes", "california"] = "diabetes"
+    n_context: Count = 50
+    n_query: Count = 1
+
+    @property
+    def d_in(self) -> int:
+        """Width of the inputs."""
+        return _read(self.table)[0].shape[-1]
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """Names of the inputs."""
+        return _read(self.table)[2]
+
+    def sample(self, batch: int, generator: torch.Generator) -> Episode:
+        """Draw ``batch`` tasks on the generator's device, in float32."""
+        check_draw(batch, generator)
+        x, y, _ = _read(self.table)
+        most = len(x) - self.n_query
+        if self.n_context > most:
+            refuse("n_context", f"be at most {most}, as {self.table} has {len(x)} rows", self.n_context, "lower it")
+        scores = torch.rand(batch, len(x), generator=generator, device=generator.device)
+        order = scores.topk(self.n_context + self.n_query, largest=False).indices.cpu()
+        context, queries = order[:, : self.n_context], order[:, self.n_context :]
+        return Episode(Context(x[context], y[context]), x[queries], y[queries]).to(generator.device)
+
+
+@functools.cache
+def _read(table: str) -> tuple[Float[Tensor, "rows d"], Float[Tensor, "rows 1"], tuple[str, ...]]:
+    """Inputs, labels, and names of the inputs."""
+    datasets = require_package("sklearn.datasets", "RealTable", "sklearn")
+    try:
+        if table == "diabetes":
+            found = datasets.load_diabetes(scaled=False)
+        else:
+            found = datasets.fetch_california_housing(download_if_missing=False)
+    except OSError:
+        raise ArgumentError(
+            f"table {table} must be on this machine, but is not: run sklearn.datasets.fetch_{table}_housing() once "
+            "where there is a network."
+        ) from None
+    x, y = torch.as_tensor(found.data).float(), torch.as_tensor(found.target).float()
+    return x, y[:, None], tuple(found.feature_names)
