@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 
-from mesascope.errors import ArgumentError, ArgumentTypeError, require_instance, shown
+from mesascope.errors import ArgumentError, ArgumentTypeError, require_instance
 from mesascope.shapes import Float, Tensor
 from mesascope.streams import generator_on
 
@@ -59,7 +59,7 @@ class Learner(Protocol):
 
 @runtime_checkable
 class Family(Protocol):
-    """A distribution over tasks."""
+    """A distribution over tasks; ``sample`` draws on the generator's device, in float32."""
 
     def sample(self, batch: int, generator: torch.Generator) -> Episode: ...
 
@@ -83,7 +83,7 @@ class Predictor(Protocol):
 
 @runtime_checkable
 class SequenceFamily(Protocol):
-    """A distribution over sequences ``(batch, t, d)``."""
+    """A distribution over sequences ``(batch, t, d)``; ``sample`` draws on the generator's device, in float32."""
 
     def sample(self, batch: int, generator: torch.Generator) -> Tensor: ...
 
@@ -104,10 +104,7 @@ def check_sequence(sequence: Tensor) -> None:
 
 def check_inputs(context: Context, xq: Tensor) -> None:
     """Raise if the shapes, dtypes or devices of a context and queries disagree. Reads no values."""
-    if not isinstance(context, Context):
-        raise ArgumentTypeError(
-            f"context must be of type Context, but is {shown(context)} ({type(context).__name__}): pass Context(x, y)."
-        )
+    require_instance("context", context, Context, "pass Context(x, y)")
     x, y = context
     for name, tensor in (("context.x", x), ("context.y", y), ("xq", xq)):
         require_instance(name, tensor, Tensor)
@@ -148,10 +145,8 @@ def check_episode(episode: Episode) -> None:
             f"yq must have one answer of context.y's width for each query, but yq is {tuple(episode.yq.shape)} and xq "
             f"{tuple(episode.xq.shape)}: pass answers (*batch, m, {episode.context.y.shape[-1]})."
         )
-    named = {"context.x": episode.context.x, "context.y": episode.context.y, "xq": episode.xq, "yq": episode.yq}
-    for name, tensor in named.items():
-        bad = int((~torch.isfinite(tensor)).sum())
-        if bad:
+    for name, tensor in zip(("context.x", "context.y", "xq", "yq"), (*episode.context, *episode[1:]), strict=True):
+        if bad := int((~torch.isfinite(tensor)).sum()):
             raise ArgumentError(
                 f"{name} must be finite, but {bad} of its {tensor.numel()} values {'is' if bad == 1 else 'are'} not: "
                 "remove or impute them before comparing learners."

@@ -52,7 +52,6 @@ class FewShotImages:
     rotations: bool = False
 
     def sample(self, batch: int, generator: torch.Generator) -> Episode:
-        """Draw ``batch`` tasks on the generator's device, in float32."""
         check_draw(batch, generator)
         found, by_class = self._images()
         chosen, turns = self._classes(batch, len(found.classes), generator)

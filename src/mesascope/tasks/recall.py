@@ -1,6 +1,7 @@
 """Token sequences in which some tokens can be predicted only from earlier tokens.
 
-A task is a row of tokens and a row of marks, 1 for tokens to predict and 0 elsewhere: ``(batch, 2, t)``.
+A task is a row of tokens and a row of marks, 1 for tokens to predict and 0 elsewhere: ``(batch, 2, t)``. Properties of
+a family are ``vocabulary``, the number of different tokens, and ``length``, the number of tokens in a sequence.
 """
 
 from __future__ import annotations
@@ -45,16 +46,13 @@ class AssociativeRecall:
 
     @property
     def vocabulary(self) -> int:
-        """Number of tokens."""
         return 2 * self.tokens
 
     @property
     def length(self) -> int:
-        """Number of tokens in a sequence."""
         return 4 * self.pairs
 
     def sample(self, batch: int, generator: torch.Generator) -> Asked:
-        """Draw ``batch`` sequences."""
         device = generator.device
         keys = _different(batch, self.tokens, generator)[:, : self.pairs]
         values = self.tokens + torch.randint(self.tokens, keys.shape, generator=generator, device=device)
@@ -82,16 +80,13 @@ class Copying:
 
     @property
     def vocabulary(self) -> int:
-        """Number of tokens."""
         return self.tokens + 1
 
     @property
     def length(self) -> int:
-        """Number of tokens in a sequence."""
         return 2 * self.length_of_text + 1
 
     def sample(self, batch: int, generator: torch.Generator) -> Asked:
-        """Draw ``batch`` sequences."""
         text = torch.randint(self.tokens, (batch, self.length_of_text), generator=generator, device=generator.device)
         tokens = torch.cat([text, torch.full_like(text[:, :1], self.tokens), text], 1)
         return _with(tokens, torch.arange(self.length, device=tokens.device) > self.length_of_text)
@@ -120,16 +115,13 @@ class Automata:
 
     @property
     def vocabulary(self) -> int:
-        """Number of tokens."""
         return self.tokens + 1
 
     @property
     def length(self) -> int:
-        """Number of tokens in a sequence."""
         return self.words * (self.word + 1)
 
     def sample(self, batch: int, generator: torch.Generator) -> Asked:
-        """Draw ``batch`` sequences."""
         device, shape = generator.device, (batch, self.states)
         symbols = _different(batch * self.states, self.tokens, generator)[:, :2].view(*shape, 2)
         follows = torch.randint(self.states, (*shape, 2), generator=generator, device=device)

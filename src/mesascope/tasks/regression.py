@@ -115,7 +115,6 @@ class LinearRegression:
         return self._pool[1]
 
     def sample(self, batch: int, generator: torch.Generator) -> Episode:
-        """Draw ``batch`` tasks on the generator's device, in float32."""
         check_draw(batch, generator)
         return self._fresh(batch, generator)[0] if self.pool is None else self._sample_pool(batch, generator)
 
@@ -180,7 +179,6 @@ class SineWaves:
                 refuse(name, "be (low, high)", (low, high), "pass two numbers in order")
 
     def sample(self, batch: int, generator: torch.Generator) -> Episode:
-        """Draw ``batch`` tasks on the generator's device, in float32."""
         check_draw(batch, generator)
         x = symmetric_uniform((batch, self.n_context + self.n_query, 1), generator).mul_(self.x_scale)
         first = symmetric_uniform((batch, 1, 1), generator)
@@ -222,16 +220,13 @@ class RealTable:
 
     @property
     def d_in(self) -> int:
-        """Width of the inputs."""
         return _read(self.table)[0].shape[-1]
 
     @property
     def features(self) -> tuple[str, ...]:
-        """Names of the inputs."""
         return _read(self.table)[2]
 
     def sample(self, batch: int, generator: torch.Generator) -> Episode:
-        """Draw ``batch`` tasks on the generator's device, in float32."""
         check_draw(batch, generator)
         x, y, _ = _read(self.table)
         most = len(x) - self.n_query

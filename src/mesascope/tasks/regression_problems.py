@@ -71,7 +71,6 @@ class RegressionProblem:
 
     @property
     def d_in(self) -> int:
-        """Width of the inputs."""
         return self._problem.d
 
     @property
@@ -79,7 +78,6 @@ class RegressionProblem:
         return _AUTHORS.get(self.problem, PROBLEMS[self.problem]) if self.authors else PROBLEMS[self.problem]
 
     def sample(self, batch: int, generator: torch.Generator) -> Episode:
-        """Draw ``batch`` tasks on the generator's device, in float32."""
         check_draw(batch, generator)
         rows = self.n_context + self.n_query
         x = self._problem.inputs((batch, rows, self.d_in), generator)

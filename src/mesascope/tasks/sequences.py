@@ -1,4 +1,8 @@
-"""Families of sequences: linear, partly observed and nonlinear dynamics, and linear regression as a sequence."""
+"""Families of sequences: linear, partly observed and nonlinear dynamics, and linear regression as a sequence.
+
+An element has width ``d``, and a sequence ``length`` elements (T). ``noise`` is the standard deviation of the noise
+that is added to each entry of the state at each step.
+"""
 
 from __future__ import annotations
 
@@ -31,9 +35,6 @@ class LinearDynamics:
     network can learn in its weights.
 
     Args:
-        d: width of an element.
-        length: number of elements of a sequence (T).
-        noise: standard deviation of the noise that is added at each step.
         dynamics: ``"orthogonal"``, ``"contracting"`` or ``"fixed"``.
         start: distribution of s_1: ``"normal"``, N(0, I), as in the thesis, or ``"uniform"``, U(-1, 1), as in its code.
         clip: clip every entry of every element to [-clip, clip] before the next is drawn.
@@ -62,7 +63,6 @@ class LinearDynamics:
         return draws.orthogonal((), self.d, stream(self.matrix_seed, "matrix"))
 
     def sample(self, batch: int, generator: torch.Generator) -> Float[Tensor, "batch t d"]:
-        """Draw ``batch`` sequences on the generator's device, in float32."""
         draws.check_draw(batch, generator)
         matrix = self._matrices(batch, generator)
         first = self._bounded(STARTS[self.start]((batch, self.d), generator))
@@ -92,10 +92,7 @@ class ObservedDynamics:
     linear model of only the last element cannot.
 
     Args:
-        d: width of an element.
         hidden: width of the state, d or more.
-        length: number of elements of a sequence (T).
-        noise: standard deviation of the noise that is added to the state at each step.
         start: distribution of h_1: ``"normal"``, N(0, I), or ``"uniform"``, U(-1, 1).
 
     Source: von Oswald et al. (2023).
@@ -115,7 +112,6 @@ class ObservedDynamics:
             refuse("hidden", f"be at least d = {self.d}", self.hidden, "widen the state")
 
     def sample(self, batch: int, generator: torch.Generator) -> Float[Tensor, "batch t d"]:
-        """Draw ``batch`` sequences on the generator's device, in float32."""
         draws.check_draw(batch, generator)
         matrix, seen = (draws.orthogonal((batch,), self.hidden, generator) for _ in range(2))
         first = STARTS[self.start]((batch, self.hidden), generator)
@@ -134,12 +130,9 @@ class NonlinearDynamics:
     in context.
 
     Args:
-        d: width of an element.
         hidden: units of the features' hidden layer.
         gain: scale of the inputs of tanh: a larger gain is less linear. With gain 1 most sequences converge to a fixed
             point.
-        length: number of elements of a sequence (T).
-        noise: standard deviation of the noise that is added at each step.
         feature_seed: seed of A and B, which are the same for all training seeds.
 
     Source: von Oswald et al. (2023); widths, gain and normalisation are ours.
@@ -167,7 +160,6 @@ class NonlinearDynamics:
         return self._unit(torch.tanh(self.gain * elements @ first.mT) @ second.mT)
 
     def sample(self, batch: int, generator: torch.Generator) -> Float[Tensor, "batch t d"]:
-        """Draw ``batch`` sequences on the generator's device, in float32."""
         draws.check_draw(batch, generator)
         matrix = draws.orthogonal((batch,), self.d, generator)
         first = self._unit(draws.normal((batch, self.d), generator))
@@ -187,9 +179,6 @@ class FewShotSequence:
     predict the target. A sequence contains ``tasks`` consecutive tasks, each with its own W and ``pairs`` pairs.
 
     Args:
-        d: width of an element.
-        pairs: number of pairs of each task.
-        tasks: number of consecutive tasks.
         x: distribution of inputs: ``"normal"``, N(0, I), or ``"uniform"``, U(-1, 1).
         noise: standard deviation of the noise in each entry of a target.
         marked: append an entry to each element, 1 for inputs and 0 for targets, which a predictor without positions
