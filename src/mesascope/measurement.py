@@ -56,7 +56,6 @@ class Measurement(Tabular):
 
 
 def _samples(samples: object) -> Float[Tensor, " n"]:
-    """One number per task, in float64."""
     require_instance("samples", samples, Tensor)
     assert isinstance(samples, Tensor)
     if not samples.numel():

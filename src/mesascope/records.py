@@ -40,8 +40,6 @@ _HOMES = {
     "lens": ("lenses", "identification"),
     "study": ("studies.icl_gd", "studies.mesa", "studies.identifying", "studies.sparse", "studies.language"),
 }
-
-
 # Methods of registered classes (``__call__`` for functions) that torch's global modes must not affect; see `guarded`.
 _GUARDED = {
     "family": "sample",
@@ -124,8 +122,7 @@ def to_record(config: Any) -> Any:
     """
     if dataclasses.is_dataclass(config) and not isinstance(config, type):
         own = {field.name: to_record(getattr(config, field.name)) for field in dataclasses.fields(config) if field.init}
-        found = _identity(type(config))
-        return {"kind": found[0], "name": found[1], **own} if found else own
+        return _identity(type(config)) | own
     if isinstance(config, Mapping):
         return {str(key): to_record(value) for key, value in config.items()}
     if isinstance(config, list | tuple):
@@ -133,13 +130,8 @@ def to_record(config: Any) -> Any:
     config = plain(config)
     if config is None or isinstance(config, bool | int | float | str):
         return config
-    found = None if isinstance(config, type) else _identity(type(config))
-    if found:
-        return {
-            "kind": found[0],
-            "name": found[1],
-            **{key: _plain(getattr(config, key)) for key in _hints(type(config))},
-        }
+    if not isinstance(config, type) and (found := _identity(type(config))):
+        return found | {key: _plain(getattr(config, key)) for key in _hints(type(config))}
     raise ArgumentTypeError(
         f"a config must be made of dataclasses, numbers, strings, lists and mappings, but holds {config!r} "
         f"({type(config).__name__}): store what it is built from."
@@ -266,12 +258,13 @@ def _plain(value: Any) -> Any:
     return to_record(value.detach().tolist() if hasattr(value, "detach") else value)
 
 
-def _identity(target: type) -> tuple[str, str] | None:
+def _identity(target: type) -> dict[str, str]:
+    """Kind and name of a registered class; empty if it is not registered."""
     for kind, entries in _REGISTRY.items():
         for name, entry in entries.items():
             if entry.target is target:
-                return kind, name
-    return None
+                return {"kind": kind, "name": name}
+    return {}
 
 
 def _entries(kind: str) -> Mapping[str, Registered]:

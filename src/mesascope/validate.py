@@ -54,7 +54,7 @@ def frozen(target: type[_T]) -> type[_T]:
 
 def validated(target: type[_T]) -> type[_T]:
     """Check the fields of a frozen dataclass on construction, before its own ``__post_init__``."""
-    own = target.__dict__.get("__post_init__")
+    own = getattr(target, "__post_init__", None)
     if not dataclasses.is_dataclass(target) or hasattr(own, "validates"):
         return target
 
@@ -62,13 +62,10 @@ def validated(target: type[_T]) -> type[_T]:
         validate(self)
         if own is not None:
             own(self)
-        elif (inherited := getattr(super(target, self), "__post_init__", None)) is not None:
-            inherited()
 
     check.validates = True  # type: ignore[attr-defined]
-    calls_it = hasattr(target, "__post_init__")  # otherwise the dataclass's __init__ does not call it
     target.__post_init__ = check  # type: ignore[attr-defined]
-    if not calls_it:
+    if own is None:  # the dataclass's __init__ does not call it
         target.__init__ = _then_checked(target.__init__)
     return target
 

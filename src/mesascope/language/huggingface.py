@@ -72,7 +72,6 @@ class StateCache(Cache):
         self.reset()
 
     def reset(self) -> None:
-        """Forget all tokens."""
         self._tokens: Tensor | None = None
         self._mask: Tensor | None = None
         # Number of tokens read and the resulting state, after and before the last call.
@@ -103,7 +102,6 @@ class StateCache(Cache):
         return logits
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Number of tokens read."""
         return 0 if self._tokens is None else self._tokens.shape[-1]
 
     @property
@@ -133,7 +131,6 @@ class StateCache(Cache):
         )
 
     def reorder_cache(self, beam_idx: Int[Tensor, " beams"]) -> None:
-        """Keep these sequences of the batch, in this order."""
         self.batch_select_indices(beam_idx)
 
     def batch_repeat_interleave(self, repeats: int) -> None:

@@ -37,7 +37,6 @@ class HeadScores(Tabular):
     uniform: tuple[float, float]
 
     def table(self) -> Table:
-        """One row per head."""
         rows = zip(self.attention, self.copying, self.induction, strict=True)
         return Table(
             {"layer": layer, "attention": name, "head": head, "copying": round(one, 4), "induction": round(two, 4)}
@@ -69,7 +68,6 @@ class Inspection(Tabular):
     losses: Float[Tensor, "n predicted"]
 
     def table(self) -> Table:
-        """One row per head: scores, gate, ridge and condition numbers."""
         rows = []
         for row in self.scores.table():
             layer, head = row["layer"], row["head"]
@@ -148,7 +146,6 @@ def inspect(model: LanguageModel, windows: Int[Tensor, "n t"], seed: int = 0) ->
 
 
 def _forget(model: LanguageModel, tokens: Tensor, layers: dict[int, Any]) -> dict[int, Tensor]:
-    """Mean forget gates over all tokens."""
     gated = {index: layer for index, layer in layers.items() if layer.forget_proj is not None}
     if not gated:
         return {}

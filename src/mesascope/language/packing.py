@@ -99,7 +99,6 @@ def padding_mask(mask: Any, *widths: int) -> Tensor | None:
 
 
 def _begun(name: str, ends: Tensor, real: Tensor) -> Tensor:
-    """Mask of document starts from cumulative lengths."""
     right = ends.ndim == 1 and len(ends) and int(ends[0]) == 0 and int(ends[-1]) == real.numel()
     if not right or bool((ends.diff() < 0).any()):
         refuse(name, f"rise from 0 to {real.numel()}, the number of tokens", ends.tolist(), "pass the collator's own")

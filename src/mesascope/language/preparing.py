@@ -94,7 +94,6 @@ def prepare(
 
 
 def _tokenizer(kind: tokenizing.TokenizerKind, progress: PreparationCheckpoint, reading: Reading) -> Any:
-    """Load the tokenizer of the checkpoint, or make a new one."""
     if progress.is_begun:
         return tokenizing.load_tokenizer(progress.folder / TOKENIZER)
     return tokenizing.make_tokenizer(kind, tracked(_trained_on(progress.files, reading), "training byte pairs"))
@@ -246,7 +245,6 @@ class PreparationCheckpoint:
 
     @property
     def is_begun(self) -> bool:
-        """True if a checkpoint with tokens was saved."""
         return bool(self._kept.read)
 
     def begin(self, tokenizer: bytes) -> None:

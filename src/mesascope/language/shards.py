@@ -62,7 +62,6 @@ class ShardWriter:
         self._file: IO[bytes] | None = None
 
     def write(self, tokens: np.ndarray) -> None:
-        """Append tokens."""
         while len(tokens):
             file, shard = self._open()
             part, tokens = np.split(tokens, [self.size - shard.tokens])
@@ -141,17 +140,14 @@ class ShardWriter:
             self._file = None
 
     def remove(self) -> None:
-        """Remove all shards."""
         self.drop()
         for shard in self.shards:
             (self.folder / shard.file).unlink(missing_ok=True)
 
     def record(self) -> Split:
-        """Record of the split for the index."""
         return Split(sum(shard.tokens for shard in self.shards), self.documents, self.shards)
 
     def _open(self) -> tuple[IO[bytes], Shard]:
-        """Return the open shard, or open the next one."""
         if self._file is None:
             shard = Shard(f"{self.split}-{len(self.shards):05d}.bin")
             self._file = (self.folder / shard.file).open("wb")
@@ -181,7 +177,6 @@ class Corpus:
         return hashlib.sha256(" ".join([self.index.tokenizer, *shards]).encode()).hexdigest()[:16]
 
     def tokens(self, split: str) -> int:
-        """Number of tokens of a split."""
         require_choice("split", split, SPLITS)
         return self.index.splits[split].tokens
 

@@ -177,7 +177,6 @@ def _tokens(held: _Held, end: int | None) -> Encoded:
 
 
 def _joined(tokenizer: Any, held: _Held, text: str) -> _Held:
-    """Tokenize the held piece and the next one together."""
     whole = held.text + text[min(len(held.text), _OVERLAP) :]
     return _Held(held.piece, whole, tokenizer.encode(whole, add_special_tokens=False), held.start)
 

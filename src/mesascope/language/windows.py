@@ -47,7 +47,6 @@ class TextWindows:
 
     @property
     def corpus(self) -> Corpus:
-        """The corpus of the windows."""
         return self._corpus  # type: ignore[attr-defined]
 
     def sample(self, batch: int, generator: torch.Generator) -> Int[Tensor, "batch length"]:

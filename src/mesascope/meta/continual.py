@@ -243,11 +243,9 @@ class LaMAML:
         return found.losses
 
     def _applied(self, rates: Tensors) -> Tensors:
-        """Factors on the gradients."""
         return [one.clamp(min=0) for one in rates]
 
     def _derivative(self, rate: Tensor) -> Tensor | float:
-        """Derivative of the factor."""
         return (rate > 0).to(rate)
 
     def _step(self, at: Learning, outer: Tensors) -> None:

@@ -101,20 +101,17 @@ class ContinualState(Generic[Module]):
         return [{name: float(one[member]) for name, one in shares.items()} for member in range(len(self.seeds))]
 
     def result(self) -> Ensemble[Module]:
-        """The ensemble, in eval() mode."""
         found = self.ensemble.with_weights(self._parts()["weights"])
         found.diverged = tuple(self._diverged)
         found.module.eval()
         return found
 
     def tensors(self) -> dict[str, Tensor]:
-        """Complete state by name, for a checkpoint."""
         parts = self._parts() | {"memory": {} if self._at.memory is None else self._at.memory.tensors()}
         named = {f"{kind}/{name}": one for kind, part in parts.items() for name, one in part.items()}
         return named | {"step": torch.tensor(self.step), "diverged": torch.tensor(self._diverged)}
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Continue from a checkpoint of `tensors`."""
         for kind, part in self._parts().items():
             load_tensors(part, kind, tensors)
         if self._at.memory is not None:

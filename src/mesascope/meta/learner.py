@@ -83,11 +83,9 @@ class MetaLearner(Pretrained):
         return found if self.training else found.detach()
 
     def loss(self, episode: Episode) -> Float[Tensor, ""]:
-        """Outer loss of a batch of tasks."""
         return self.method.outer_loss(self.model, episode)
 
     def sparsity_by_parameter(self) -> dict[str, float]:
-        """Share of entries that inner steps do not change, for each parameter."""
         return self.method.sparsity_by_parameter(self.model)
 
     def sparsity(self) -> float:

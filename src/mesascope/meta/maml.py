@@ -54,15 +54,9 @@ class MAML(nn.Module):
     modulation: Modulation | None = None
 
     def __init__(
-        self,
-        inner_lr: float,
-        steps: int,
-        *,
-        order: int = 1,
-        adapt: str | Callable[[str], bool] = "all",
-        batch_stats: str = "transductive",
-        loss: Callable[[Tensor, Tensor], Tensor] = cross_entropy,
-    ) -> None:
+        self, inner_lr: float, steps: int, *, order: int = 1, adapt: str | Callable[[str], bool] = "all",
+        batch_stats: str = "transductive", loss: Callable[[Tensor, Tensor], Tensor] = cross_entropy,
+    ) -> None:  # fmt: skip
         super().__init__()
         self.inner_lr = require_number("inner_lr", inner_lr, above=0)
         self.steps, self.order = require_count("steps", steps, least=0), require_count("order", order)
@@ -175,7 +169,6 @@ class MAML(nn.Module):
             return copies.after(phi, x, xq) if self.batch_stats == "support" else copies(phi, xq)
 
     def losses(self, scores: Tensor, y: Tensor) -> Float[Tensor, " tasks"]:
-        """Loss of each task."""
         if scores.shape != y.shape and scores.shape[:-1] != y.shape:
             rule = f"answer {tuple(y.shape[1:])} of a task with as many outputs as targets have entries"
             refuse("model", rule, tuple(scores.shape[1:]), "build it for this many classes")
@@ -194,9 +187,7 @@ class MAML(nn.Module):
         theta, factors = start or self.adapted(model), self._factors_of_tasks(model, len(context.x))
         starts = {name: one.expand(len(context.x), *one.shape) for name, one in theta.items()}
         if self.order == 2:
-            phi: Parameters = {
-                n: one if one.requires_grad else one.clone().requires_grad_() for n, one in starts.items()
-            }
+            phi = {n: one if one.requires_grad else one.clone().requires_grad_() for n, one in starts.items()}
             for _ in range(self.steps):
                 inner = self._gradients(copies, phi, context, create_graph=True)
                 phi = {name: one - factors[name] * inner[name] for name, one in phi.items()}
@@ -218,17 +209,14 @@ class MAML(nn.Module):
         return self.factors(model)
 
     def _gradients(self, copies: Copies, phi: Parameters, context: Context, create_graph: bool = False) -> Parameters:
-        """Gradient of each task's loss on its context."""
         total = self.losses(copies(phi, context.x), context.y).sum()
         found = torch.autograd.grad(total, list(phi.values()), create_graph=create_graph, materialize_grads=True)
         return dict(zip(phi, found, strict=True))
 
     def _begin(self, model: nn.Module) -> None:
-        """Fix the adapted parameters."""
-        names = tuple(self.adapted(model))
         if self.names is not None:
-            refuse("method", "be new", f"one that has begun with {len(names)} parameters", "make one a model")
-        self.names = names
+            refuse("method", "be new", f"one that has begun with {len(self.names)} parameters", "make one a model")
+        self.names = tuple(self.adapted(model))
 
 
 class ANIL(MAML):

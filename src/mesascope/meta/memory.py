@@ -55,7 +55,6 @@ class Reservoir:
         return {"x": self.x, "y": self.y, "seen": torch.tensor(self.seen)} if self.seen else {}
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Continue from a checkpoint of `tensors`."""
         self.seen = int(tensors.get("seen", 0))
         if self.seen:
             self.x, self.y = tensors["x"].clone(), tensors["y"].clone()
@@ -73,7 +72,6 @@ class TaskMemory:
         self.kept: dict[int, tuple[Tensor, Tensor]] = {}
 
     def add(self, x: Float[Tensor, "members n d"], y: Int[Tensor, "members n"], task: int) -> None:
-        """Add examples of a task."""
         if task in self.kept:
             x, y = torch.cat([self.kept[task][0], x], 1), torch.cat([self.kept[task][1], y], 1)
         self.kept[task] = x[:, -self.size :].contiguous(), y[:, -self.size :].contiguous()
@@ -83,12 +81,10 @@ class TaskMemory:
         return [pairs for other, pairs in self.kept.items() if other != task]
 
     def tensors(self) -> dict[str, Tensor]:
-        """Contents for a checkpoint."""
         return {
             f"{task}/{part}": one for task, pairs in self.kept.items() for part, one in zip("xy", pairs, strict=True)
         }
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Continue from a checkpoint of `tensors`."""
         tasks = sorted({int(name.split("/")[0]) for name in tensors})
         self.kept = {task: (tensors[f"{task}/x"].clone(), tensors[f"{task}/y"].clone()) for task in tasks}

@@ -66,15 +66,12 @@ class OnlineDescentState:
         return judged
 
     def result(self) -> nn.Module:
-        """Network in eval() mode."""
         return self._outer.result()
 
     def tensors(self) -> dict[str, Tensor]:
-        """Everything that changes, by name, for a checkpoint."""
         return self._outer.tensors()
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Continue from a checkpoint of `tensors`."""
         self._outer.load(tensors)
 
 
@@ -145,11 +142,9 @@ class ContinualMAMLState:
         return {**before, "switch": float(switch), "closed": self.learner.sparsity()}
 
     def result(self) -> MetaLearner:
-        """Learner with its slow weights, in eval() mode."""
         return self._outer.result()
 
     def tensors(self) -> dict[str, Tensor]:
-        """Everything that changes, by name, for a checkpoint."""
         named = self._outer.tensors() | {f"fast/{name}": one for name, one in self.fast.items()}
         named["batches"] = torch.tensor(self.step)
         for place, one in enumerate(self.task):
@@ -157,7 +152,6 @@ class ContinualMAMLState:
         return named
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Continue from a checkpoint of `tensors`."""
         own = ("fast", "task", "batches")
         self._outer.load({key: one for key, one in tensors.items() if key.split("/")[0] not in own})
         self.step = int(tensors["batches"])

@@ -117,7 +117,6 @@ def _by_class(labels: Int[Tensor, " images"]) -> ByClass:
 
 
 def _turned(pixels: Tensor, turns: Tensor) -> Tensor:
-    """Rotate the images of each class by its quarter turns."""
     return torch.stack([one.rot90(int(turn), (-2, -1)) for one, turn in zip(pixels, turns, strict=True)])
 
 

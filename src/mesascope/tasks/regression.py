@@ -76,7 +76,6 @@ class LinearRegression:
 
     @functools.cached_property
     def _factor(self) -> Float[Tensor, "d d"]:
-        """The Cholesky factor of the covariance."""
         try:
             matrix = torch.tensor(self.covariance, dtype=torch.float64)
         except ValueError:  # rows have different lengths
@@ -119,7 +118,6 @@ class LinearRegression:
         return self._fresh(batch, generator)[0] if self.pool is None else self._sample_pool(batch, generator)
 
     def _fresh(self, batch: int, generator: torch.Generator) -> tuple[Episode, Tensor]:
-        """New tasks and their teachers."""
         rows = self.n_context + self.n_query
         inputs = INPUT_LAWS[self.x]((batch, rows, self.d_in), generator).mul_(self.x_scale)
         if self.covariance is not None:
