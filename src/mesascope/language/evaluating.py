@@ -67,11 +67,7 @@ def evaluate(
 def corpus_windows(
     model: LanguageModel, tokenizer: Any, corpus: str | Path, split: str, windows: int
 ) -> Int[Tensor, "n context_and_1"]:
-    """At most ``windows`` windows, spread evenly over a corpus and one token longer than the model's context.
-
-    Raises:
-        ArgumentError: the corpus was written with another tokenizer, or is shorter than a window.
-    """
+    """At most ``windows`` windows, spread evenly over a corpus and one token longer than the model's context."""
     windows = require_count("windows", windows)
     text = TextWindows(str(corpus), model.config.context + 1, split)  # type: ignore[arg-type]
     if tokenizer_checksum(load_tokenizer(text.corpus.folder / TOKENIZER)) != tokenizer_checksum(tokenizer):

@@ -7,7 +7,7 @@ import itertools
 import math
 import shutil
 import sys
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -70,11 +70,9 @@ class LanguageTraining:
     """Tie the weights of the logits to the embedding."""
     dropout: float = 0.0
     """Dropout rate of the embedding."""
-    training: Training = field(
-        default_factory=lambda: Training(
-            1000, 16, learning_rate=2e-3, schedule="cosine", warmup_steps=100, decay_from=0.0, final_rate=0.1,
-            optimizer="adamw", betas=(0.9, 0.95), weight_decay=0.1, clip=1.0, evaluate_every=100, checkpoint_every=200,
-        )
+    training: Training = Training(
+        1000, 16, learning_rate=2e-3, schedule="cosine", warmup_steps=100, decay_from=0.0, final_rate=0.1,
+        optimizer="adamw", betas=(0.9, 0.95), weight_decay=0.1, clip=1.0, evaluate_every=100, checkpoint_every=200,
     )  # fmt: skip
     """Batch size in windows, steps, learning rates and optimizer."""
     accumulate: Count = 1
@@ -108,11 +106,10 @@ PRESETS = {
     "quick": LanguageTraining(),
     "paper": LanguageTraining(
         layers="softmax, mesa*3", width=768, n_heads=12, context=1024, dpfp=3, tied=False, dropout=0.1, accumulate=8,
-        training=Training(
-            100_000, 256, learning_rate=3e-4, schedule="cosine", warmup_steps=8000, decay_from=0.0, final_rate=2 / 3,
-            optimizer="adamw", betas=(0.9, 0.95), weight_decay=0.1, clip=1.0, evaluate_every=1000,
-            checkpoint_every=1000,
-        ), autocast="bfloat16", validation_windows=256,
+        autocast="bfloat16", validation_windows=256, training=replace(
+            LanguageTraining.training, steps=100_000, batch=256, learning_rate=3e-4, warmup_steps=8000,
+            final_rate=2 / 3, evaluate_every=1000, checkpoint_every=1000,
+        ),
     ),
 }  # fmt: skip
 

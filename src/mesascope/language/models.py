@@ -42,15 +42,10 @@ def language_model_config(
     with the number of tokens.
 
     Args:
-        layers: types of the layers, ``"softmax, mesa"`` or ``"softmax, linear*3"``.
         vocabulary: number of tokens.
         context: number of tokens in a training window; with learned positions also the maximum length of a text.
-        mlp: hidden width of MLPs as a multiple of the width; no MLPs if None.
-        positions: ``"learned"`` (a vector per position), ``"rotary"`` (in softmax layers) or ``"none"``.
-        dpfp: DPFP's nu in layers other than softmax; 0 for no features.
-        key_shift: compute the keys of the first layer from the previous token.
-        convolution: taps of short convolutions on keys and queries in layers other than softmax; 0 for none.
-        forget: learn forget gates in layers other than softmax.
+
+    Other arguments are those of `LanguageTraining`.
 
     Source: thesis, section 3.5.3.
 

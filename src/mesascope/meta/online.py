@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import torch
@@ -22,6 +22,9 @@ from mesascope.training import Metrics, ModuleState, ParameterGroup, Training
 from mesascope.training.randomness import drawing_from
 from mesascope.validate import Count, NonNegative, Positive
 
+# A stream has no last step, so its learning rate must be constant.
+_STEADY = Training(learning_rate=1e-3, schedule="constant")
+
 
 @register("method", "online-descent", of="batches")
 @dataclass(frozen=True)
@@ -30,12 +33,12 @@ class OnlineDescent:
 
     Args:
         net: the registered config of the network.
-        training: optimiser and learning rate, which must be constant, as a stream has no last step.
+        training: optimiser and constant learning rate.
         steps: number of steps on each batch.
     """
 
     net: Any
-    training: Training = field(default_factory=lambda: Training(learning_rate=1e-3, schedule="constant"))
+    training: Training = _STEADY
     steps: Count = 1
 
     def __post_init__(self) -> None:
@@ -99,7 +102,7 @@ class ContinualMAML:
     """
 
     learner: MetaLearnerConfig
-    training: Training = field(default_factory=lambda: Training(learning_rate=1e-3, schedule="constant"))
+    training: Training = _STEADY
     mask_lr: Positive = 0.0075
     threshold: NonNegative = 1.5
     modulation: Positive = 1.0

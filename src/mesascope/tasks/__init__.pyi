@@ -10,12 +10,13 @@ from .episodes import (
     check_inputs as check_inputs,
     check_sequence as check_sequence,
 )
-from .few_shot_images import FewShotImages as FewShotImages, accuracy as accuracy
-from .image_streams import (
+from .image_tasks import (
+    FewShotImages as FewShotImages,
     ImageStream as ImageStream,
     PermutedDigits as PermutedDigits,
     RotatedDigits as RotatedDigits,
     SwitchingImages as SwitchingImages,
+    accuracy as accuracy,
 )
 from .recall import AssociativeRecall as AssociativeRecall, Automata as Automata, Copying as Copying
 from .regression import LinearRegression as LinearRegression, RealTable as RealTable, SineWaves as SineWaves
