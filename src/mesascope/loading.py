@@ -40,7 +40,7 @@ def from_file(spec: str, kind: type = object) -> Any:
 
 
 def module_of(path: Path) -> ModuleType:
-    """Import a Python file as a module. The file runs once, and again if it was edited.
+    """Import a Python file as a module; it can import from its folder. It runs once, and again if it was edited.
 
     Raises:
         ArgumentError: the file raises an error.
@@ -48,23 +48,18 @@ def module_of(path: Path) -> ModuleType:
     """
     file = path.expanduser().resolve()
     own = f"_mesascope_{hashlib.sha256(os.fsencode(file) + file.read_bytes()).hexdigest()[:16]}"
-    if own not in sys.modules:
-        _run_file(own, file)
-    return sys.modules[own]
-
-
-def _run_file(name: str, file: Path) -> None:
-    """Run a file as the module ``name``; it can import modules from its folder."""
-    loader = _Loader(name, str(file))
-    spec = importlib.util.spec_from_file_location(name, file, loader=loader)
+    if own in sys.modules:
+        return sys.modules[own]
+    loader = _Loader(own, str(file))
+    spec = importlib.util.spec_from_file_location(own, file, loader=loader)
     assert spec is not None
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    module = sys.modules[own] = importlib.util.module_from_spec(spec)
     if str(file.parent) not in sys.path:
         sys.path.append(str(file.parent))
     try:
         loader.exec_module(module)
     except BaseException as error:
-        del sys.modules[name]
+        del sys.modules[own]
         if isinstance(error, MesascopeError) or not isinstance(error, Exception):
             raise
         lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
@@ -72,6 +67,7 @@ def _run_file(name: str, file: Path) -> None:
         raise ArgumentError(
             f"{file} must run, but raises {type(error).__name__}{where} ({one_line(error)}): correct it."
         ) from error
+    return module
 
 
 class _Loader(importlib.machinery.SourceFileLoader):

@@ -220,7 +220,8 @@ class MesascopeForCausalLM(PreTrainedModel, GenerationMixin):
         by_blocks = self.training and cache is None and rows.real.numel() > self.model.at_once
         targets = functional.pad(labels, (0, 1), value=-100)[:, 1:] if by_blocks and labels is not None else None
         hidden = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
-        with self.model.cached(self._points()) if hidden else contextlib.nullcontext({}) as held:
+        points = ["embedded", *(f"layers.{index}" for index in range(self.config.num_hidden_layers))]
+        with self.model.cached(points) if hidden else contextlib.nullcontext({}) as held:
             found, joined = self._logits(rows, cache, None if hidden else last, targets)
         count = rows.tokens.shape[-1]  # after a crop, the cache may have read earlier tokens again
         return CausalLMOutputWithPast(
@@ -229,9 +230,6 @@ class MesascopeForCausalLM(PreTrainedModel, GenerationMixin):
             hidden_states=tuple(joined(own)[:, -count:] for own in held.values()) or None,
             **{_CACHE: cache},  # type: ignore[arg-type]
         )
-
-    def _points(self) -> list[str]:
-        return ["embedded", *(f"layers.{index}" for index in range(self.config.num_hidden_layers))]
 
     def _loss(self, found: Tensor, labels: Tensor, targets: Tensor | None, count: Tensor | int | None) -> Any:
         """Mean loss, from logits or, if there are targets, from token losses."""

@@ -57,11 +57,14 @@ class FewShotImages:
     def sample(self, batch: int, generator: torch.Generator) -> Episode:
         check_draw(batch, generator)
         found, by_class = self._images()
-        chosen, turns = self._classes(batch, len(found.classes), generator)
+        kinds = torch.rand(batch, self._turns * len(found.classes), generator=generator, device=generator.device)
+        drawn = kinds.topk(self.ways).indices
+        chosen, turns = drawn % len(found.classes), drawn // len(found.classes)  # rotations in quarter turns
         rows = by_class.draw(chosen, self.shots + self.queries, generator)
         pixels = found.pixels[rows.flatten(0, 1).cpu()].to(generator.device)  # (batch * ways, shots + queries, c, s, s)
         if self.rotations:
-            pixels = _turned(pixels, turns.flatten())
+            each = zip(pixels, turns.flatten().tolist(), strict=True)
+            pixels = torch.stack([one.rot90(turn, (-2, -1)) for one, turn in each])
         x = pixels.unflatten(0, (batch, self.ways)).flatten(-3).float().div_(255)
         y = torch.eye(self.ways, device=x.device)[:, None].expand(batch, -1, x.shape[2], -1)
         context = _shuffled(x[:, :, : self.shots], y[:, :, : self.shots], generator)
@@ -81,12 +84,6 @@ class FewShotImages:
         if self.ways > kinds:
             refuse("ways", f"be at most {kinds}, the classes of {self.dataset}", self.ways, "lower it")
         return found, by_class
-
-    def _classes(self, batch: int, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Classes ``(batch, ways)`` and their rotations in quarter turns."""
-        scores = torch.rand(batch, self._turns * count, generator=generator, device=generator.device)
-        drawn = scores.topk(self.ways).indices
-        return drawn % count, drawn // count
 
 
 class ByClass(NamedTuple):
@@ -117,10 +114,6 @@ def sorted_images(dataset: str, part: str, size: int | None) -> tuple[Images, By
 def _by_class(labels: Int[Tensor, " images"]) -> ByClass:
     counts = labels.bincount()
     return ByClass(labels.argsort(stable=True), counts.cumsum(0) - counts, counts)
-
-
-def _turned(pixels: Tensor, turns: Tensor) -> Tensor:
-    return torch.stack([one.rot90(int(turn), (-2, -1)) for one, turn in zip(pixels, turns, strict=True)])
 
 
 def _shuffled(x: Tensor, y: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:

@@ -115,7 +115,13 @@ class LinearRegression:
 
     def sample(self, batch: int, generator: torch.Generator) -> Episode:
         check_draw(batch, generator)
-        return self._fresh(batch, generator)[0] if self.pool is None else self._sample_pool(batch, generator)
+        if self.pool is None:
+            return self._fresh(batch, generator)[0]
+        pool = self._pool[0].to(generator.device)
+        if batch == self.pool:
+            return pool
+        index = torch.randint(self.pool, (batch,), generator=generator, device=generator.device)
+        return pool.map(lambda tensor: tensor[index])
 
     def _fresh(self, batch: int, generator: torch.Generator) -> tuple[Episode, Tensor]:
         rows = self.n_context + self.n_query
@@ -129,13 +135,6 @@ class LinearRegression:
             noisy = y + self.noise * normal(tuple(y.shape), generator)
             episode = episode._replace(context=Context(x, noisy))
         return episode, teacher
-
-    def _sample_pool(self, batch: int, generator: torch.Generator) -> Episode:
-        pool = self._pool[0].to(generator.device)
-        if batch == self.pool:
-            return pool
-        index = torch.randint(self.pool or 0, (batch,), generator=generator, device=generator.device)
-        return pool.map(lambda tensor: tensor[index])
 
 
 def _nested_tuple(values: Any) -> tuple:
