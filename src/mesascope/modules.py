@@ -247,11 +247,7 @@ def require_initialised(argument: str, module: nn.Module) -> None:
 
 
 def copied(argument: str, module: Module) -> Module:
-    """Copy a module; raise if Python cannot copy it.
-
-    Tensors that its last call stored in attributes, such as weights that a hook computes, are copied without their
-    gradient history.
-    """
+    """Copy a module, and tensors that its last call stored in it, without gradient history; raise if Python cannot."""
     require_initialised(argument, module)
     left = [tensor for part in module.modules() for tensor in _tensors_in(list(_plain(part).values()))]
     memo = {id(tensor): tensor.detach().clone() for tensor in left if not tensor.is_leaf}

@@ -1,7 +1,6 @@
 """Ranges declared in types, and a check of a config's fields against their types.
 
-A config is a frozen dataclass. `frozen` converts a class to one; `validated` checks the fields of any frozen dataclass
-on construction.
+A config is a frozen dataclass. `frozen` converts a class to one; `validated` checks fields on construction.
 """
 
 from __future__ import annotations

@@ -72,8 +72,7 @@ def images(dataset: str, part: str = "train", size: int | None = None) -> Images
 
     Args:
         part: train, validation or test.
-        size: side of the result in pixels; if None, that of the files, which must then be square and of one size and
-            kind.
+        size: side of the result in pixels; if None, that of the files, which must then be square and alike.
 
     Raises:
         DownloadError: the files are not on this machine, and the download failed.

@@ -54,8 +54,7 @@ class Reading:
 
     Args:
         field: field that contains the text in JSONL, Parquet and Arrow rows.
-        delimiter: separator of documents in a plain text file, with line ends as ``\\n``; None if a file is one
-            document.
+        delimiter: separator of documents in a text file, with line ends as ``\\n``; None if a file is one document.
         report: called with each skipped line.
         undivided: called with each plain text file that does not contain the delimiter.
     """
@@ -148,11 +147,7 @@ def _is_packed(path: Path) -> bool:
 
 
 def _lines(path: Path, reading: Reading, newline: str | None, most: int = -1) -> Iterator[tuple[int, str]]:
-    """Yield the number and the text of every line; a line of more than ``most`` characters is split.
-
-    Args:
-        newline: "\\n" if only this ends a line; None to convert other line ends to it.
-    """
+    """Yield the number and the text of every line; a line of more than ``most`` characters is split."""
     number, ended = 0, True
     with path.open("rb") as raw, _unpacked(path, raw) as file:
         try:

@@ -183,8 +183,7 @@ class MesascopeForCausalLM(PreTrainedModel, GenerationMixin):
     ) -> CausalLMOutputWithPast:  # fmt: skip
         """Next-token logits, and the loss if there are labels.
 
-        A row may contain several documents, as packed by ``DataCollatorWithFlattening``; they are processed
-        independently.
+        A row may contain several independent documents, as packed by ``DataCollatorWithFlattening``.
 
         Args:
             input_ids: tokens ``(batch, t)``; with a cache, the new tokens.
@@ -192,8 +191,7 @@ class MesascopeForCausalLM(PreTrainedModel, GenerationMixin):
                 or for the new tokens alone.
             past_key_values, cache: a `StateCache`; transformers uses the second name from 5.24 on.
             labels: ``input_ids``, with -100 for tokens to ignore; a document's first token is always ignored. In
-                training on more tokens than `LanguageModel.at_once`, the loss is computed in blocks and ``logits`` is
-                None.
+                training on more tokens than `LanguageModel.at_once`, the loss is computed in blocks, without logits.
             use_cache: return a cache.
             logits_to_keep: number of last tokens with logits, 0 for all, or the positions of these tokens.
             output_hidden_states: return the hidden states before the first layer and after each layer,

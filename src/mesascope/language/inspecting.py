@@ -54,8 +54,7 @@ class Inspection(Tabular):
         maps: attention of the first layer on the first window, ``(heads, t, t)``.
         forget: mean forget gate of each head, by layer with gates; 1 means no forgetting.
         ridge: 1/lambda of each head, by mesa layer; the mean over dimensions if each has its own.
-        condition: condition number of H plus ridge, by mesa layer, ``(places, heads)``; the median over windows, after
-            each number of tokens in ``read``.
+        condition: median condition number of H plus ridge, by mesa layer, after each number of tokens in ``read``.
         losses: loss of each token after the first, in nats.
     """
 
@@ -70,14 +69,12 @@ class Inspection(Tabular):
     def table(self) -> Table:
         rows = []
         for row in self.scores.table():
-            layer, head = row["layer"], row["head"]
-            others = {"forget": self.forget, "ridge": self.ridge}
-            found = {name: round(own[layer][head].item(), 4) if layer in own else None for name, own in others.items()}
-            known = self.condition.get(layer)
-            found |= {
-                f"condition {count}": None if known is None else float(f"{known[place, head]:.3g}")
-                for place, count in enumerate(self.read)
-            }
+            layer, head, found = row["layer"], row["head"], {}
+            for name, own in (("forget", self.forget), ("ridge", self.ridge)):
+                found[name] = round(own[layer][head].item(), 4) if layer in own else None
+            for place, count in enumerate(self.read):
+                known = self.condition.get(layer)
+                found[f"condition {count}"] = None if known is None else float(f"{known[place, head]:.3g}")
             rows.append({**row, **found})
         return Table(rows)
 

@@ -123,8 +123,7 @@ def new_language_run(
         device: auto (a GPU if there is one), cpu, cuda, cuda:1, ...
 
     Raises:
-        ArgumentError: the corpus is missing or shorter than a window, or a batch cannot be divided evenly among
-            processes.
+        ArgumentError: the corpus is missing or shorter than a window, or processes have unequal shares of a batch.
     """
     require_instance("settings", settings, LanguageTraining)
     seed = require_count("seed", seed, least=0)
@@ -161,8 +160,7 @@ def train_language_model(run: Run) -> LanguageModel:
     `distributed_context` share the work, and the first one writes.
 
     Raises:
-        NumericalError: the loss has diverged; the message names the layer whose tokens grew most. The last checkpoint
-            is kept.
+        NumericalError: the loss has diverged; the message names the layer whose tokens grew most.
     """
     settings, seed, device = _settings(run), run.config["seed"], processes.local_device(run.config["device"])
     _require_even_shares(settings)
@@ -213,8 +211,7 @@ def _require_even_shares(settings: LanguageTraining) -> None:
 class _Monitor:
     """Evaluation and checkpoints of a training, with the scale of tokens after each layer.
 
-    All processes run the model, which may be sharded; the first one writes. A model that is not finite is not saved, so
-    that the last good checkpoint is kept.
+    All processes run the model, which may be sharded; the first one writes. Only finite models are saved.
     """
 
     def __init__(self, run: Run, steps: int, shown: Tensor, state: ModuleState, checkpoints: Checkpoints) -> None:

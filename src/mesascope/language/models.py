@@ -38,8 +38,7 @@ def language_model_config(
 ) -> LanguageModelConfig:  # fmt: skip
     """Config of a language model with these layers and pre-layer norms.
 
-    Layers other than softmax normalise keys, queries and head outputs: otherwise the output of a linear layer grows
-    with the number of tokens.
+    Layers other than softmax normalise keys, queries and head outputs, as linear layers' outputs grow with the context.
 
     Args:
         vocabulary: number of tokens.

@@ -54,8 +54,7 @@ def generate(
 
     Args:
         prompt: beginning of the document; may be empty.
-        tokens: maximum number of tokens to sample; if None, 200, or fewer (with a message) if the model's learned
-            positions run out.
+        tokens: maximum number of tokens; if None, 200, or (with a message) as many as there are learned positions.
         temperature: sampling temperature; 0 takes the likeliest token each time.
         top_p: sample from the likeliest tokens whose probabilities sum to this value.
         chunk: prompt tokens per forward pass.

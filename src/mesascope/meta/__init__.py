@@ -1,7 +1,6 @@
 """Learning where to learn: gradient steps on a task, with initial weights and rates learned by an outer loop.
 
-A method such as `SparseMAML` adapts any torch module to a context. A `MetaLearner` is a learner made of a module and a
-method.
+A method such as `SparseMAML` adapts any torch module to a context. A `MetaLearner` is made of a module and a method.
 """
 
 import lazy_loader

@@ -1,7 +1,6 @@
 """Methods of continual learning; each is a rule for learning from one batch of a stream of tasks.
 
-They update several independent members at once. Weights, gradients and rates are lists of tensors ``(members, ...)``,
-one for each parameter.
+Several independent members learn at once. Weights, gradients and rates are lists of tensors ``(members, ...)``.
 """
 
 from __future__ import annotations
@@ -159,8 +158,7 @@ class MER:
     """Meta-experience replay: steps on single examples, followed by interpolation with the previous weights.
 
     For each example, ``batches`` times: take steps on ``replay`` past examples and on the example, one by one, then set
-    theta <- theta_before + ``within`` (theta - theta_before). After all repetitions, interpolate in the same way with
-    ``across``.
+    theta <- theta_before + ``within`` (theta - theta_before). After all repetitions, do the same with ``across``.
 
     Source: Riemer et al. (2019), algorithm 1.
     """

@@ -34,8 +34,7 @@ class MAML(nn.Module):
     Args:
         inner_lr: learning rate of the inner steps.
         steps: number of inner steps.
-        order: 2 differentiates through the inner loop. 1 treats its gradients as constants (first-order MAML); memory
-            then does not grow with ``steps``.
+        order: 2 differentiates through the inner loop. 1 treats its gradients as constants, and needs less memory.
         adapt: parameters that inner steps change: "all", those of the module with the last parameter ("head"), all
             others ("body"), or a function of parameter names that returns True for these.
         batch_stats: statistics used by BatchNorm. "transductive": those of each batch, including queries; "support":
@@ -84,10 +83,9 @@ class MAML(nn.Module):
             self.numbers[_key(name)] = nn.Parameter(self.modulation.start(one.detach(), self.inner_lr, generator))
 
     def adapted(self, model: nn.Module) -> Parameters:
-        """Parameters of ``model`` that inner steps change.
+        """Parameters that inner steps change, of those that require gradients, or of all if none does (as in a run).
 
-        They are chosen from the parameters that require gradients, or from all if none does, as in models read from a
-        run. After `start`, the choice is fixed.
+        After `start`, the choice is fixed.
         """
         require_initialised("model", model)
         every = dict(model.named_parameters())
@@ -269,8 +267,7 @@ class SparseMAML(MAML):
 class SparseMAMLPlus(MAML):
     """Sparse-MAML with stochastic masks: m is a linear function of a few random numbers, drawn for each task.
 
-    m = A (eps o sigma + mu) + c with eps ~ N(0, I), where A, c, mu and sigma are learned. Training and evaluation draw
-    from torch's global generator.
+    m = A (eps o sigma + mu) + c with learned A, c, mu and sigma, and eps ~ N(0, I) from torch's global generator.
 
     Args:
         latent: number of entries of eps.

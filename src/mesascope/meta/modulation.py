@@ -46,8 +46,7 @@ class Modulation:
 def binary(closed: float = 0.5) -> Modulation:
     """Masks 1[m >= 0] learned straight through; a share ``closed`` of them is initially 0.
 
-    Initially m ~ U(-2 closed b, 2 (1 - closed) b) with b = 1 / sqrt(fan-in); with closed = 1/2, this is torch's
-    initialisation.
+    Initially m ~ U(-2 closed b, 2 (1 - closed) b) with b = 1 / sqrt(fan-in): for closed = 1/2, as in torch.
     """
 
     def start(parameter: Tensor, rate: float, generator: torch.Generator) -> Tensor:

@@ -31,8 +31,7 @@ class LinearDynamics:
     """Fully observed linear systems, one for each task: s_{t+1} = W s_t + noise * eps, with eps standard normal.
 
     W ``(d, d)`` is a random orthogonal matrix Q for each task, uniform on the orthogonal group; or a contraction Q^T
-    diag(a) Q for each task, with eigenvalues a ~ U(0.3, 0.9); or one fixed orthogonal matrix for all tasks, which a
-    network can learn in its weights.
+    diag(a) Q for each task, with eigenvalues a ~ U(0.3, 0.9); or one fixed orthogonal matrix for all tasks.
 
     Args:
         dynamics: ``"orthogonal"``, ``"contracting"`` or ``"fixed"``.
@@ -126,13 +125,11 @@ class NonlinearDynamics:
     """Dynamics that are linear in features: s_{t+1} = W f(s_t) + noise * eps with |f(s)| = sqrt(d).
 
     W ``(d, d)`` is a random orthogonal matrix for each task. The features f(s) = sqrt(d) g/|g| with g = B tanh(gain A
-    s), A ``(hidden, d)`` and B ``(d, hidden)``, are the same for all tasks. A network can learn them in training, and W
-    in context.
+    s), A ``(hidden, d)`` and B ``(d, hidden)``, are the same for all tasks; only W must be learned in context.
 
     Args:
         hidden: units of the features' hidden layer.
-        gain: scale of the inputs of tanh: a larger gain is less linear. With gain 1 most sequences converge to a fixed
-            point.
+        gain: scale of the inputs of tanh: larger is less linear. With 1, most sequences converge to a fixed point.
         feature_seed: seed of A and B, which are the same for all training seeds.
 
     Source: von Oswald et al. (2023); widths, gain and normalisation are ours.
@@ -181,8 +178,7 @@ class FewShotSequence:
     Args:
         x: distribution of inputs: ``"normal"``, N(0, I), or ``"uniform"``, U(-1, 1).
         noise: standard deviation of the noise in each entry of a target.
-        marked: append an entry to each element, 1 for inputs and 0 for targets, which a predictor without positions
-            could not distinguish otherwise.
+        marked: append an entry to each element, 1 for inputs and 0 for targets, for predictors without positions.
 
     Source: thesis, section 3.5.2; marks are ours.
 

@@ -1,7 +1,6 @@
 """Contract checks for your own learners, predictors and families.
 
-Each check raises AssertionError with one sentence that names the broken rule. mesascope's tests run the checks on
-everything that it registers.
+Each check raises AssertionError with one sentence that names the broken rule.
 """
 
 from __future__ import annotations
