@@ -160,7 +160,7 @@ def train_language_model(run: Run) -> LanguageModel:
     `distributed_context` share the work, and the first one writes.
 
     Raises:
-        NumericalError: the loss has diverged; the message names the layer whose tokens grew most.
+        NumericalError: the loss has diverged; it names the layer whose tokens grew most. The last checkpoint is kept.
     """
     settings, seed, device = _settings(run), run.config["seed"], processes.local_device(run.config["device"])
     _require_even_shares(settings)

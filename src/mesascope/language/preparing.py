@@ -38,7 +38,8 @@ def prepare(
     """Tokenize text files into a folder, with a share of the documents for validation.
 
     A hash of a document's first characters selects its split, so that copies are in the same split. If a split stays
-    empty, as with a single document, the last tokens are for validation. The same call continues after interruptions.
+    empty, as with a single document, the last tokens are for validation. Memory does not grow with the text. The same
+    call continues an interrupted preparation.
 
     Args:
         paths: files and folders, see `files_of`; if empty, the sources of Python's standard library.
