@@ -42,13 +42,9 @@ _HOMES = {
 }
 # Methods of registered classes (``__call__`` for functions) that torch's global modes must not affect; see `guarded`.
 _GUARDED = {
-    "family": "sample",
-    "learner": "__init__",
-    "predictor": "__init__",
-    "net": "build",
-    "construction": "__call__",
+    "family": "sample", "learner": "__init__", "predictor": "__init__", "net": "build", "construction": "__call__",
     "lens": "__call__",
-}
+}  # fmt: skip
 # Declared types of a JSON list, and the type that is built for each.
 _LISTS: dict[Any, Callable[..., Any]] = {tuple: tuple, list: list, Sequence: list, frozenset: frozenset, Any: list}
 

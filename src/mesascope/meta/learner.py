@@ -22,15 +22,9 @@ from mesascope.tasks import Context, Episode, check_inputs
 from mesascope.training import Ensemble
 
 METHODS: dict[str, type[MAML]] = {
-    "maml": MAML,
-    "anil": ANIL,
-    "boil": BOIL,
-    "meta-sgd": MetaSGD,
-    "exp-maml": ExpMAML,
-    "sparse-maml": SparseMAML,
-    "sparse-maml-plus": SparseMAMLPlus,
-    "sparse-relu-maml": SparseReLUMAML,
-}
+    "maml": MAML, "anil": ANIL, "boil": BOIL, "meta-sgd": MetaSGD, "exp-maml": ExpMAML, "sparse-maml": SparseMAML,
+    "sparse-maml-plus": SparseMAMLPlus, "sparse-relu-maml": SparseReLUMAML,
+}  # fmt: skip
 LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"cross-entropy": cross_entropy, "mean-squares": mse_loss}
 
 

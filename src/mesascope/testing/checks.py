@@ -21,13 +21,9 @@ from mesascope.tasks.calling import LearnerError, label, predict, raised, sample
 
 
 def check_learner(
-    learner: tasks.Learner,
-    family: tasks.Family | None = None,
-    *,
-    permutation_invariant: bool = True,
-    leading_axes: bool = True,
-    tolerance: float = 1e-4,
-) -> None:
+    learner: tasks.Learner, family: tasks.Family | None = None, *, permutation_invariant: bool = True,
+    leading_axes: bool = True, tolerance: float = 1e-4,
+) -> None:  # fmt: skip
     """Check that ``learner`` satisfies the contract of a learner on episodes of ``family``.
 
     Predictions are finite, of shape ``(*batch, m, dy)`` and of the queries' dtype. Repeated calls return the same
@@ -71,12 +67,9 @@ def check_learner(
 
 
 def check_predictor(
-    predictor: tasks.Predictor,
-    family: tasks.SequenceFamily | None = None,
-    *,
-    leading_axes: bool = True,
+    predictor: tasks.Predictor, family: tasks.SequenceFamily | None = None, *, leading_axes: bool = True,
     tolerance: float = 1e-4,
-) -> None:
+) -> None:  # fmt: skip
     """Check that ``predictor`` satisfies the contract of a predictor on sequences of ``family``.
 
     Predictions are finite and have the sequences' shape and dtype. Repeated calls return the same predictions and
