@@ -34,12 +34,9 @@ def guarded(function: _Call, *, meta: bool = False) -> _Call:
 
     @functools.wraps(function)
     def ordinary(*args: Any, **kwargs: Any) -> Any:
-        modes = _against_others(meta)
         try:
-            if not modes:
-                return function(*args, **kwargs)
             with contextlib.ExitStack() as stack:
-                for mode in modes:
+                for mode in _against_others(meta):
                     stack.enter_context(mode)
                 return function(*args, **kwargs)
         except RuntimeError as error:

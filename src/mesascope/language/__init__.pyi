@@ -1,4 +1,3 @@
-from .evaluating import Evaluation as Evaluation, corpus_windows as corpus_windows, evaluate as evaluate
 from .inspecting import (
     HeadScores as HeadScores,
     Inspection as Inspection,
@@ -12,6 +11,9 @@ from .learning import (
     train_language_model as train_language_model,
 )
 from .losses import (
+    Evaluation as Evaluation,
+    corpus_windows as corpus_windows,
+    evaluate as evaluate,
     in_context_score as in_context_score,
     losses_by_octave as losses_by_octave,
     next_token_loss as next_token_loss,

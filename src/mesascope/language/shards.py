@@ -183,15 +183,15 @@ class Corpus:
     def windows(self, split: str, starts: np.ndarray, length: int) -> np.ndarray:
         """Windows of ``length`` tokens, ``(len(starts), length)``; starts index the concatenated shards."""
         parts = self[split]
-        offsets = np.cumsum([0, *map(len, parts)])[:-1]
+        offsets = np.cumsum([0, *map(len, parts)])
         found = np.empty((len(starts), length), np.int64)
         for row, start in zip(found, np.asarray(starts).tolist(), strict=True):
-            place = int(np.searchsorted(offsets, start, "right")) - 1
-            at, filled = start - int(offsets[place]), 0
+            filled = 0
             while filled < length:
-                part = parts[place][at : at + length - filled]
+                place = np.searchsorted(offsets, start + filled, "right") - 1
+                part = parts[place][start + filled - offsets[place] :][: length - filled]
                 row[filled : filled + len(part)] = part
-                filled, place, at = filled + len(part), place + 1, 0
+                filled += len(part)
         if found.size and not found.max() < self.index.vocabulary:
             raise ArgumentError(
                 f"{self.folder} must hold tokens below {self.index.vocabulary}, but holds {found.max()}: prepare the "

@@ -34,7 +34,7 @@ class MAML(nn.Module):
     Args:
         inner_lr: learning rate of the inner steps.
         steps: number of inner steps.
-        order: 2 differentiates through the inner loop; 1 takes its gradients as constants (memory independent of steps).
+        order: 2 differentiates through the inner loop; 1 takes its gradients as constants (memory constant in steps).
         adapt: parameters that inner steps change: "all", those of the module with the last parameter ("head"), all
             others ("body"), or a function of parameter names that returns True for these.
         batch_stats: statistics used by BatchNorm. "transductive": those of each batch, including queries; "support":
