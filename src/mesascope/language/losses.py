@@ -1,4 +1,4 @@
-"""Losses of a language model on next tokens and on the target tokens of `mesascope.tasks.recall`, and its evaluation."""
+"""Losses of a language model on next tokens and on targets of `mesascope.tasks.recall`, and its evaluation."""
 
 from __future__ import annotations
 
