@@ -11,15 +11,12 @@ from typing import Any
 
 __all__ = ["config_text", "counted", "interval_text", "line_width", "number_text", "printable"]
 
-# Smallest width of a line.
-_LEAST_WIDTH = 40
-
 
 def line_width() -> float:
     """Width of the terminal, or COLUMNS if set; infinite for files, pipes and notebooks."""
     if "COLUMNS" not in os.environ and not getattr(sys.stdout, "isatty", bool)():
         return math.inf
-    return max(shutil.get_terminal_size().columns, _LEAST_WIDTH)
+    return max(shutil.get_terminal_size().columns, 40)
 
 
 def printable(text: str) -> str:

@@ -175,10 +175,8 @@ class MAML(nn.Module):
     def sparsity_by_parameter(self, model: nn.Module) -> dict[str, float]:
         """Share of each parameter's entries that inner steps do not change."""
         factors = self.factors(model)
-        return {
-            name: float((torch.as_tensor(factors[name]) == 0).float().mean()) if name in factors else 1.0
-            for name, _ in model.named_parameters()
-        }
+        applied = {name: torch.as_tensor(factors.get(name, 0.0)) for name, _ in model.named_parameters()}
+        return {name: float((one == 0).float().mean()) for name, one in applied.items()}
 
     def _steps(self, model: nn.Module, copies: Copies, context: Context, start: Parameters | None = None) -> Parameters:
         """Parameters after the inner steps, ``(tasks, ...)`` each."""

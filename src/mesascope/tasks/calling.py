@@ -212,7 +212,7 @@ def takes(model: Any, inputs: tuple[Any, ...]) -> bool:
     except TypeError:
         return False
     except ValueError:  # Python finds no signature
-        return True
+        pass
     return True
 
 

@@ -6,7 +6,8 @@ Each check raises AssertionError with one sentence that names the broken rule.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+import functools
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -44,7 +45,7 @@ def check_learner(
     _require(isinstance(episode, Episode), "a learner must be checked on a family of episodes")
     (x, y), own, _ = episode
     xq = torch.cat([own[:, :1], x[:, :2]], dim=1)  # three queries per task, whatever number the family draws
-    ask, before = _asking(learner), [part.clone() for part in (x, y, xq)]
+    ask, before = functools.partial(_asked, learner), [part.clone() for part in (x, y, xq)]
     with torch.no_grad():
         answer = ask("a learner must answer a context and queries", Context(x, y), xq)
         _check_answer(answer, (*xq.shape[:-1], y.shape[-1]), xq, "queries'")
@@ -87,7 +88,7 @@ def check_predictor(
     require_number("tolerance", tolerance, above=0)
     sequence = _drawn(family or tasks.LinearDynamics(d=3, length=12), 6)
     _require(isinstance(sequence, Tensor), "a predictor must be checked on a family of sequences")
-    before, length, ask = sequence.clone(), sequence.shape[1], _asking(predictor)
+    before, length, ask = sequence.clone(), sequence.shape[1], functools.partial(_asked, predictor)
     _require(length > 1, "a family must draw sequences of at least 2 elements")
     with torch.no_grad():
         answer = ask("a predictor must answer a sequence", sequence)
@@ -166,14 +167,10 @@ def _drawn(family: Any, batch: int, seed: int = 0) -> Any:
         return sample_tasks(family, batch, stream(seed, "check"))
 
 
-def _asking(model: Any) -> Callable[..., Tensor]:
-    """Return a function that predicts with ``model``; its first argument is the rule that an error would break."""
-
-    def ask(rule: str, *inputs: Context | Tensor) -> Tensor:
-        with _broken(rule, model):
-            return predict(model, *inputs)
-
-    return ask
+def _asked(model: Any, rule: str, *inputs: Context | Tensor) -> Tensor:
+    """Predictions of ``model``; an error breaks ``rule``."""
+    with _broken(rule, model):
+        return predict(model, *inputs)
 
 
 @contextmanager
