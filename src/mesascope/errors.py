@@ -66,14 +66,16 @@ def one_line(error: object) -> str:
     return line if len(line) <= 200 else f"{line[:197]}..."
 
 
-def refuse(argument: str, rule: str, value: object, remedy: str) -> NoReturn:
-    """Raise `ArgumentError` for ``value``.
+def refuse(
+    argument: str, rule: str, value: object, remedy: str, error: type[MesascopeError] = ArgumentError
+) -> NoReturn:
+    """Raise ``error`` for ``value``.
 
     >>> refuse("d_out", "be at least 1", 0, "pass the number of targets")
     Traceback (most recent call last):
     mesascope.errors.ArgumentError: d_out must be at least 1, but is 0: pass the number of targets.
     """
-    raise ArgumentError(f"{argument} must {rule}, but is {shown(value)}: {remedy}.")
+    raise error(f"{argument} must {rule}, but is {shown(value)}: {remedy}.")
 
 
 def plain(value: Any) -> Any:
@@ -121,7 +123,7 @@ def require_callable(argument: str, value: object) -> None:
     mesascope.errors.ArgumentTypeError: observe must be callable, but is 3: pass a module or a function.
     """
     if not callable(value):
-        raise ArgumentTypeError(f"{argument} must be callable, but is {shown(value)}: pass a module or a function.")
+        refuse(argument, "be callable", value, "pass a module or a function", ArgumentTypeError)
 
 
 def require_number(

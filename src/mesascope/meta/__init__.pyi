@@ -6,8 +6,10 @@ from .continual import (
     LaMAML as LaMAML,
     Learning as Learning,
     OnlineSGD as OnlineSGD,
+    Reservoir as Reservoir,
     SparseLaMAML as SparseLaMAML,
     Sync as Sync,
+    TaskMemory as TaskMemory,
 )
 from .continual_state import (
     ContinualBatch as ContinualBatch,
@@ -33,7 +35,6 @@ from .maml import (
     SparseMAMLPlus as SparseMAMLPlus,
     SparseReLUMAML as SparseReLUMAML,
 )
-from .memory import Reservoir as Reservoir, TaskMemory as TaskMemory
 from .modulation import MODULATIONS as MODULATIONS, Modulation as Modulation, binary as binary
 from .online import (
     ContinualMAML as ContinualMAML,

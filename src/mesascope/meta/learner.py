@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy, mse_loss
 
-from mesascope.errors import ArgumentTypeError, refuse, require_choice, require_instance, shown
+from mesascope.errors import ArgumentTypeError, refuse, require_choice, require_instance
 from mesascope.meta.maml import ANIL, BOIL, MAML, ExpMAML, MetaSGD, SparseMAML, SparseMAMLPlus, SparseReLUMAML
 from mesascope.nets import ClassifierConfig
 from mesascope.nets.layers import module_text
@@ -133,9 +133,7 @@ class MetaLearnerConfig:
 def require_config(argument: str, config: object) -> None:
     """Raise unless a value is the config of a network."""
     if not callable(getattr(config, "build", None)):
-        raise ArgumentTypeError(
-            f"{argument} must be the config of a network, but is {shown(config)}: pass ClassifierConfig(), say."
-        )
+        refuse(argument, "be the config of a network", config, "pass ClassifierConfig(), say", ArgumentTypeError)
 
 
 def outer_loss(ensemble: Ensemble[MetaLearner], batch: Episode) -> Float[Tensor, " members"]:

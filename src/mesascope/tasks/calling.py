@@ -27,9 +27,7 @@ def require_family(family: Any) -> None:
     """Raise unless ``family`` is an object with a method ``sample``."""
     if isinstance(family, type) or not callable(getattr(family, "sample", None)):
         remedy = f"pass {family.__name__}()" if isinstance(family, type) else "pass LinearRegression(), say"
-        raise ArgumentTypeError(
-            f"family must have a method sample(batch, generator), but is {shown(family)}: {remedy}."
-        )
+        refuse("family", "have a method sample(batch, generator)", family, remedy, ArgumentTypeError)
 
 
 def require_labels(family: Any, tasks: Episode | Tensor) -> None:
