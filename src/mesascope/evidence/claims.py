@@ -12,7 +12,7 @@ from mesascope.errors import ArgumentError, require_callable, require_choice, re
 from mesascope.evidence.readings import Reading
 
 Over = Literal["seeds", "pools", "contexts", "draws", "sizes", "algorithms", "learners"]
-Quantifier = Literal["every", "mean", "median", "share", "bootstrap", "exact"]
+Quantifier = Literal["every", "median", "share", "bootstrap", "exact"]
 
 
 @dataclass(frozen=True)
@@ -117,9 +117,9 @@ class Claim:
         measures: description of the number; if empty, the words of the `Reading`.
         over: type of the replicates: seeds, pools, contexts, draws, sizes, algorithms or learners.
         quantifier: the quantity that must be within the bound, in every case. ``every``: each replicate, with its
-            standard error; ``mean`` or ``median``: that of the replicates; ``share``: the fraction of replicates with a
-            true reading; ``bootstrap``: ``statistic`` of the samples; ``exact``: each number, without error. If None,
-            the default of the study, or ``every``.
+            standard error; ``median``: that of the replicates, at least 8; ``share``: the fraction of replicates with a
+            true reading; ``bootstrap``: ``statistic`` of the samples, a function of medians or quartiles, with at least
+            20 replicates; ``exact``: each number, without error. If None, the default of the study, or ``every``.
         at_least: minimum number of replicates for a verdict; if None, the default of the study, or 5.
         premises: ids of claims that must hold, otherwise this claim is undecided; if None, those of the study, but none
             for a claim about algorithms.

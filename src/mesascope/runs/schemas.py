@@ -66,6 +66,7 @@ class ClaimRecord(TypedDict):
     bound_high: float | None
     bound_by: Literal["us", "paper"]
     reported: str | None
+    p: NotRequired[float | None]
     verdict: Literal["holds", "fails", "undecided"]
     reason: str
     figure: NotRequired[str]

@@ -36,7 +36,7 @@ def converged(
     log: bool = False,
     each: bool = True,
 ) -> Claim:
-    """Premise: training of each network has converged, or, where some of many seeds may be late, that of their mean.
+    """Premise: training of each network has converged, or, where some of many seeds may be late, the median one.
 
     ``log`` takes change and fall on a logarithmic scale, for losses that fall by orders of magnitude: one that falls by
     the same factor throughout has a fifth of its fall in the last fifth.
@@ -47,7 +47,7 @@ def converged(
         id, f"training has converged: the last fifth {'of each ' if each else ''}changes the "
         f"{'logarithm of the ' if log else ''}loss by less than {most:.0%} of the fall over the whole training",
         beside(shares, f"|change in the last fifth| / |fall|{', of log loss' if log else ''}, each network"),
-        below(most), ours("premise"), quantifier="exact" if each else "mean", at_least=at_least, premises=(),
+        below(most), ours("premise"), quantifier="exact" if each else "median", at_least=at_least, premises=(),
         exact_because=because if each else "",
     )  # fmt: skip
 

@@ -131,11 +131,11 @@ SOFTMAX = _figure(
     Claim("copies-first", "before the loss has made 5 % of its fall, the first layer is more than 5 times as sensitive "
           "to the next token as to other tokens",
           run.map(copying_before, "largest ratio of the two sensitivities until then"), above(5.0),
-          printed("Fig. 5 right"), quantifier="mean", premises=DESCENDS),
+          printed("Fig. 5 right"), quantifier="median", premises=DESCENDS),
     Claim("copies-while-falling", "the first layer's sensitivity to the next token, relative to other tokens, more "
           "than doubles between the start and the end of the loss's fall",
           run.map(_gain, "log2(ratio of the two sensitivities after nine tenths of the fall / largest before a "
-                  "twentieth of it)"), above(1.0), ours("copying and descent rise together"), quantifier="mean",
+                  "twentieth of it)"), above(1.0), ours("copying and descent rise together"), quantifier="median",
           premises=DESCENDS),
     Claim("order-of-magnitude", "training takes ten times as many steps to half of the loss's fall as one layer on "
           "ready tokens", Reading("mean step of alternating / of ready tokens", _arrivals), above(10.0, by="paper"),

@@ -88,7 +88,7 @@ def _away(pool: int) -> Lines:
 
 
 # A claim about the mean over sets of tasks.
-_over_pools = partial(Claim, over="pools", quantifier="mean")
+_over_pools = partial(Claim, over="pools", quantifier="median")
 
 FINITE_TASKS = study.Figure(
     "finite-tasks", "Layers trained on fixed sets of tasks, on fresh tasks; line and band: mean and range over "

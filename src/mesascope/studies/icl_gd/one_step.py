@@ -156,7 +156,7 @@ def _matched(name: str, where: str, panel: str, margin: float) -> tuple[Claim, C
     )  # fmt: skip
 
 
-_of_weights = partial(Claim, quantifier="mean", premises=("converged",))
+_of_weights = partial(Claim, premises=("converged",), **study.READ_OFF)
 
 TRAINING = Figure(
     "training", "The trained layers on held-out tasks while training; line and band: mean and range over "
@@ -250,8 +250,8 @@ WEIGHTS = Figure(
     "Paper: Fig. 9.", study.Matrices(shared.products("weights", "construction"), 1.0), claims=(
         Claim("eta-read", "the step size in the weights is within 1 % of the optimal one",
               stage("step-sizes", eta="eta read")["eta"] / optima["optimum"].at(1, "N = d = 10"), two_sided(0.01),
-              printed("section 2, meta-learned learning rates"), quantifier="mean",
-              premises=("converged", "eta-optimum")),
+              printed("section 2, meta-learned learning rates"), premises=("converged", "eta-optimum"),
+              **study.READ_OFF),
         _of_weights("weights-diagonal", "W_KQ has one value on the inputs' diagonal, to 2 %",
                     weights["w_kq"].map(shared.diagonal_spread, "largest distance from the mean / |mean|"),
                     below(0.02), printed("Fig. 9 outer left")),

@@ -118,7 +118,7 @@ FIGURE = Figure(
               study.two_sided(0.05), printed("Fig. 10")),
         Claim("gd-more-robust", "after 50 applications at damping 0.75 the trained layers' error is above gradient "
               "descent's on most contexts", _rolled(0.75)["worse", "trained"].at((..., -1), "after 50 applications"),
-              above(0.5), printed("Fig. 10: slightly better robustness for GD"), quantifier="mean",
+              above(0.5), printed("Fig. 10: slightly better robustness for GD"), quantifier="median",
               measures="share of contexts on which trained layers have the larger error, after 50 applications"),
         Claim("undamped-diverges", "without damping, 50 applications leave more than 1 % of contexts with a larger "
               "loss than predicting zero, for trained layers and for gradient descent",

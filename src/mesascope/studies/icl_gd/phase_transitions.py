@@ -146,7 +146,7 @@ def _reached(r: Any) -> np.ndarray:
 
 # Claims about the steps at which layers of one head and of two leave their plateau, and about blocks.
 _over_heads = partial(Claim, quantifier="bootstrap", at_least=10)
-_of_blocks = partial(Claim, quantifier="mean", premises=("block-learns",))
+_of_blocks = partial(Claim, quantifier="median", premises=("block-learns",))
 
 
 def _heads(name: str) -> Lines:
@@ -219,7 +219,7 @@ GROKKING = Figure(
     ), claims=(
         Claim("block-learns", "blocks end at most 20 % above gradient descent's loss on the tasks that they trained on",
               block["own mse"].at((..., -1), "at the end") / descent["own mse"], below(1.2), study.ours("premise"),
-              quantifier="mean", premises=("references-as-predicted",)),
+              quantifier="median", premises=("references-as-predicted",)),
         _of_blocks("test-rises", "on the plateau the loss on fresh tasks rises by more than 5 % above its lowest value "
                    "before", _blocks(0, "largest rise"), above(0.05), printed("Fig. 15 right")),
         _of_blocks("test-falls", "after the plateau, the loss on fresh tasks falls to within 10 % of gradient "

@@ -50,15 +50,15 @@ LOOPED = shared.contrast_figures(
               main["cosine", "trained", "gd++"], above(0.997), printed("Fig. 3a centre right"),
               reported=Reported(0.9974, "authors' code, 1 run")),
         Claim("gd-early", "early in training networks are nearer to gradient descent than to GD++",
-              shared.peak_difference("looped"), above(0.0), printed("Fig. 3a centre"), quantifier="mean"),
+              shared.peak_difference("looped"), above(0.0), printed("Fig. 3a centre"), quantifier="median"),
         Claim("gd++-late", "at the end of training networks are nearer to GD++",
               main["cosine", "trained", "gd++"] - main["cosine", "trained", "gd"], above(0.02),
               printed("Fig. 3a centre"), reported=Reported(0.045, "authors' code, 1 run")),
         Claim("eta-read", "the step size in the weights is within 5 % of tuned GD++'s",
-              sizes["eta"] / sizes["gd++ eta"], two_sided(0.05), printed("section 3"), quantifier="mean"),
+              sizes["eta"] / sizes["gd++ eta"], two_sided(0.05), printed("section 3"), **study.READ_OFF),
         Claim("gamma-read", "the gamma in the weights is within 5 % of tuned GD++'s",
               sizes["gamma"] / sizes["gd++ gamma"], two_sided(0.05), printed("section 3, appendix A.10"),
-              quantifier="mean"),
+              **study.READ_OFF),
         Claim("interpolation", "halfway between trained weights and construction the loss is within 3 % of either "
               "end's", midpoint_losses("interpolation"), two_sided(0.03), printed("Fig. 3a left"), premises=HALFWAY),
     ), away=(

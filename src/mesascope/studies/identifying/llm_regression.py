@@ -160,7 +160,7 @@ def _nearest(name: str, words: str) -> Reading:
 
 
 def _claim(id: str, sentence: str, reading: Reading, bound: study.Bound, source: Any = PAPER) -> Claim:
-    return Claim(id, sentence, reading, bound, source, quantifier="mean", at_least=3)
+    return Claim(id, sentence, reading, bound, source, quantifier="median", at_least=3)
 
 
 def _curves() -> list[Line]:

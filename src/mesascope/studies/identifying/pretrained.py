@@ -187,7 +187,7 @@ def _overlap(name: str, words: str, weights: int = 0) -> Reading:
 
 
 def _claim(id: str, sentence: str, reading: Reading, bound: Bound, source: Any, **changes: Any) -> Claim:
-    return Claim(id, sentence, reading, bound, source, **{"over": "draws", "quantifier": "mean", **changes})
+    return Claim(id, sentence, reading, bound, source, **{"over": "draws", "quantifier": "median", **changes})
 
 
 COUNTED = {"quantifier": "exact", "exact_because": "answers to given prompts are counted"}

@@ -69,10 +69,10 @@ STUDY = Study(
                                       "The extended paper has the like", claims=(
             Claim("copies-two-back", "after the first layer, tokens are more than 1.5 times as sensitive to the "
                   "element two before as to any four or more before",
-                  copying_of_each(KINDS, 2, 4), above(1.5), printed(EXTENDED), quantifier="mean"),
+                  copying_of_each(KINDS, 2, 4), above(1.5), printed(EXTENDED), quantifier="median"),
             Claim("untrained-copies", "in untrained networks, tokens are less than 1.5 times as sensitive to the "
                   "element two before as to any four or more before", copying("untrained", 2, 4), below(1.5),
-                  ours("a null control"), quantifier="mean", about="algorithms"),
+                  ours("a null control"), quantifier="median", about="algorithms"),
         )),
     ),
     deviations=(

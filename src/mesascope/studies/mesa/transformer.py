@@ -125,16 +125,16 @@ STUDY = Study(
                                       "Thesis: Figs. 3.4 B and 3.8 A", claims=(
             Claim("copies", "after the first layer, tokens are twice as sensitive to the element before as to any "
                   "earlier one, in networks of all kinds",
-                  copying_of_each(LAYERS), above(2.0), printed("Fig. 3.4 B"), quantifier="mean", premises=TRAINED),
+                  copying_of_each(LAYERS), above(2.0), printed("Fig. 3.4 B"), quantifier="median", premises=TRAINED),
             Claim("untrained-copies", "in untrained networks, tokens are less than twice as sensitive to the element "
                   "before as to any earlier one",
-                  copying("untrained"), below(2.0), ours("a null control"), quantifier="mean", about="algorithms"),
+                  copying("untrained"), below(2.0), ours("a null control"), quantifier="median", about="algorithms"),
         )),
         Figure("attention", "Attention of the first layer's heads, first seed, means over sequences; rows attend to "
                "columns. Thesis: section 3.7.4.", study.Matrices(_attention, 1.0, 3), size=(9, 6.6), claims=(
             Claim("attends-before", "a head of the first layer gives the element before more than half of its "
                   "attention", ATTENTION_BEFORE, above(0.5), printed("section 3.5.1, attention maps"),
-                  quantifier="mean", premises=TRAINED),
+                  quantifier="median", premises=TRAINED),
         )),
         Figure("probes", "Errors of linear probes on sequences held out, by layer; 0 is before the first. Thesis: "
                "Figs. 3.4 C and D, 3.8 B and C, 3.13.",

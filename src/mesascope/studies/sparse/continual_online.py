@@ -152,7 +152,7 @@ STUDY = Study(
         "paper": ContinualOnline(),
     },
     measure=measure, trainings=lambda settings: len(TUNED) + len(METHODS) * len(settings.stays),
-    premises=("surprised",), quantifier="mean", claims=(),
+    premises=("surprised",), quantifier="median", claims=(),
     figures=(
         Figure("accuracy", "Accuracy on each batch before it is learned from, mean over a stream, each seed. Thesis: "
                "Table 4.6.", (

@@ -78,7 +78,7 @@ STUDY = Study(
         "paper": CrossDomain(),
         "mini-imagenet": CrossDomain(**few_shot.MINI_IMAGENET, domains=("tiered-imagenet", "cub", "cars")),
     },
-    measure=measure, trainings=5, premises=("learns",), quantifier="mean", claims=(),
+    measure=measure, trainings=5, premises=("learns",), quantifier="median", claims=(),
     figures=(
         Figure("domains", "Accuracy of each method on tasks of the dataset that it meta-learned on, and of others, "
                "each seed; MAML and sparse-MAML also before they learn. Thesis: Table 4.4.",

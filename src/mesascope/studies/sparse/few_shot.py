@@ -135,7 +135,7 @@ def by_seed(numbers: Mapping[str, Sequence[Any]]) -> Arrays:
 def learns(accuracy: Reading) -> Claim:
     """Premise: meta-learned networks adapt to new classes."""
     return Claim("learns", "adapted networks classify more than half of the images correctly",
-                 accuracy, above(50.0), ours("premise"), quantifier="mean")  # fmt: skip
+                 accuracy, above(50.0), ours("premise"), quantifier="median")  # fmt: skip
 
 
 def points_above(name: str, *others: str, of: Any = lambda r: [r["accuracy"]], names: Any = METHODS) -> Reading:

@@ -72,7 +72,7 @@ STUDY = Study(
     presets={
         "quick": FewShot(**few_shot.QUICK), "paper": FewShot(), "mini-imagenet": FewShot(**few_shot.MINI_IMAGENET),
     },
-    measure=measure, trainings=3, premises=("learns",), quantifier="mean", claims=(),
+    measure=measure, trainings=3, premises=("learns",), quantifier="median", claims=(),
     figures=(
         Figure("noise", "Above: spread of the noise that sparse-MAML+ draws masks from, and percent of entries in "
                "which two drawn masks differ, before and after meta-learning. Below: accuracy on new classes, and "
