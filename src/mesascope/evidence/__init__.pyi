@@ -13,4 +13,4 @@ from .claims import (
 from .estimates import Arrays as Arrays, Estimates as Estimates, Stage as Stage
 from .judging import LEVEL as LEVEL, judge as judge, judge_all as judge_all, least_replicates as least_replicates
 from .readings import Reading as Reading, StageReading as StageReading, beside as beside, stage as stage
-from .verdicts import Verdicts as Verdicts
+from .verdicts import Verdicts as Verdicts, controlled as controlled

@@ -59,22 +59,30 @@ def judge_all(claims: Iterable[Claim], preset: str, results: Mapping[str, Any]) 
 def judge(
     claim: Claim, preset: str, results: Mapping[str, Any], premises: Mapping[str, Mapping[str, Any]] | None = None
 ) -> dict[str, Any]:
-    """Record of a claim: its interval, its verdict (holds, fails or undecided) and the reason.
+    """Record of a claim: its interval, its verdict (holds, fails or undecided), the reason and the p-value.
+
+    The p-value is the least probability of error at which the verdict stands: 1 if the interval crosses the bound, and
+    None if there is no test, since the claim is exact, its premise does not hold, or it lacks replicates.
 
     Args:
         results: stages of a run, by name.
         premises: records of the claim's premises, by id.
     """
     claim = claim.completed()
-    bound, value, n, error = claim.bound(preset), _Interval(math.nan, math.nan, math.nan), 0, 1.0
+    bound, value, n, error = claim.bound(preset), _Interval(math.nan, math.nan, math.nan), 0, None
     try:
         read = _read(claim, results)
         n = min(len(sample.values) for sample in read)
         verdict, value, among, error = _decide(claim, preset, read)
-        why = f"its interval crosses the bound, {_needed(claim, bound, value, n)}" if verdict == "undecided" else ""
+        why = (
+            f"its interval crosses the bound, {_needed(claim, bound, value, read[0].values.shape)}"
+            if verdict == "undecided"
+            else ""
+        )
         broken = [name for name, record in (premises or {}).items() if record["verdict"] != "holds"]
         if broken:
-            verdict, why = "undecided", f"its premise {broken[0]} {_said(premises[broken[0]]['verdict'])}"  # type: ignore[index]
+            said = _said(premises[broken[0]]["verdict"])  # type: ignore[index]
+            verdict, why, error = "undecided", f"its premise {broken[0]} {said}", None
         reason = "; ".join(filter(None, (why, among)))
     except _Undecided as why:
         verdict, reason = "undecided", str(why)
@@ -97,7 +105,7 @@ def judge(
         "bound_high": _finite(bound.high),
         "bound_by": bound.by,
         "reported": None if claim.reported is None else str(claim.reported),
-        "p": error if verdict in ("holds", "fails") else None,
+        "p": None if claim.quantifier == "exact" else error,
         "verdict": verdict,
         "reason": reason,
     }
@@ -113,8 +121,8 @@ def _decide(claim: Claim, preset: str, read: tuple[_Samples, ...]) -> tuple[str,
     """Verdict, the interval that is worst for it, a phrase about its rank, and the verdict's p-value.
 
     A claim holds if the interval of each case, at the level by itself, lies inside the bound: if one case lies outside,
-    its interval does so with the probability of the level. It fails if an interval at the level of all together, by
-    Bonferroni, lies outside.
+    its interval does so with the probability of the level. It fails if, of m cases, k intervals lie outside at k / m of
+    the level, for a power of two k or all (Simes).
     """
     bound, count = claim.bound(preset), min(len(sample.values) for sample in read)
     if not all(sample.values.size for sample in read):
@@ -146,33 +154,39 @@ def _decide(claim: Claim, preset: str, read: tuple[_Samples, ...]) -> tuple[str,
             raise _Undecided(f"all {claim.over} are the same")
         error = _least_error(lambda outside: {*sides(outside)[1]} == {"inside"})
         return "holds", min(alone, key=room), among, error
-    together, where = sides((1 - LEVEL) / len(alone))
-    wrong = [one for one, side in zip(together, where, strict=True) if side == "outside"]
-    if wrong:
-        verdict, shown = "fails", max(wrong, key=lambda one: max(one.low - bound.high, bound.low - one.high))
-        error = _least_error(lambda outside: "outside" in sides(outside / len(alone))[1])
-    else:
-        verdict, shown, error = "undecided", min(alone, key=room), 1.0
-    rest = "outside" if wrong else "across"
-    return verdict, shown, among and f"{among}; {where.count(rest)} of {len(where)} {rest}", error
+    ranks = sorted({*(2**power for power in range(len(alone).bit_length())), len(alone)})
+
+    def outside_at(error: float) -> list[_Interval]:
+        """Intervals outside the bound at the least rank that suffices; empty if none does."""
+        for rank in ranks:
+            found = [one for one, side in zip(*sides(error * rank / len(alone)), strict=True) if side == "outside"]
+            if len(found) >= rank:
+                return found
+        return []
+
+    if wrong := outside_at(1 - LEVEL):
+        shown = max(wrong, key=lambda one: max(one.low - bound.high, bound.low - one.high))
+        return "fails", shown, among and f"{among}; {len(wrong)} of {len(alone)} outside", _least_error(outside_at)
+    inside = where.count("inside")
+    return "undecided", min(alone, key=room), among and f"{among}; {inside} of {len(alone)} inside", 1.0
 
 
-def _least_error(decided: Callable[[float], bool]) -> float:
-    """Smallest probability of error at which a verdict still stands: its p-value, to within a fifth."""
+def _least_error(decided: Callable[[float], Any]) -> float:
+    """Smallest probability of error at which a verdict still stands: its p-value, to within a hundredth."""
     low, high = math.log(1e-9), math.log(1 - LEVEL)
     if decided(math.exp(low)):
         return math.exp(low)
-    while high - low > 0.2:
+    while high - low > 0.01:
         middle = (low + high) / 2
         low, high = (low, middle) if decided(math.exp(middle)) else (middle, high)
     return math.exp(high)
 
 
-def _needed(claim: Claim, bound: Bound, found: _Interval, count: int) -> str:
+def _needed(claim: Claim, bound: Bound, found: _Interval, shape: tuple[int, int]) -> str:
     """Sample size that would decide the claim if value and spread stayed as they are."""
     from scipy.stats import t
 
-    value, low, high = found
+    (value, low, high), (count, cases) = found, shape
     if bound.low < value < bound.high:  # both ends have to come inside
         gaps = [(value - low, value - bound.low), (high - value, bound.high - value)]
     else:
@@ -183,6 +197,8 @@ def _needed(claim: Claim, bound: Bound, found: _Interval, count: int) -> str:
     if claim.quantifier == "bootstrap":
         reach = reach * t.isf((1 - LEVEL) / 2, sizes - 1)
     enough = sizes[ratio * reach < reach[0]]
+    if claim.quantifier == "median" and bound.side(low, high) == "outside":  # in too few of several cases
+        enough = sizes[sizes > math.log2(2 * cases / (1 - LEVEL))]
     what = "evaluation tasks" if claim.quantifier == "every" else claim.over
     if not len(enough):
         return f"and more {what} would hardly decide it"

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mesascope.evidence.tables import Table
 from mesascope.text import interval_text
+
+# Largest share of false verdicts among the decided claims of a ledger, in expectation.
+RATE = 0.01
 
 
 class Verdicts(Table):
@@ -15,7 +18,7 @@ class Verdicts(Table):
     ``verdicts.columns`` lists all columns.
 
     >>> Verdicts([{"id": "same", "value": 1.01, "low": 0.98, "high": 1.04, "bound": "< 1.02", "verdict": "undecided"}])
-    claim  measured, with its interval at 99.9 %  bound   verdict
+    claim  measured, with its interval at 99 %  bound   verdict
     same   1.010 [0.980, 1.040]                   < 1.02  undecided
     """
 
@@ -32,7 +35,7 @@ class Verdicts(Table):
                 **{key: row[key] for key in ("study", "preset") if key in row},
                 "claim": row["id"],
                 **{key: row.get(key) for key in more},
-                "measured, with its interval at 99.9 %": measured_text(row),
+                "measured, with its interval at 99 %": measured_text(row),
                 "bound": row.get("bound"),
                 "verdict": ": ".join(filter(None, (row["verdict"], row.get("reason")))),
             }
@@ -46,3 +49,21 @@ def measured_text(record: Mapping[str, Any]) -> str:
     if value is None:
         return "-"
     return interval_text(value, value if low is None else low, value if high is None else high)
+
+
+def controlled(records: Sequence[Mapping[str, Any]]) -> Verdicts:
+    """Records with the false discovery rate of all verdicts at most 1 %, by the rule of Benjamini and Hochberg.
+
+    The rule is over all claims with a p-value. One that is decided by itself, but not among all, becomes undecided.
+    """
+    errors = sorted(error for record in records if (error := record.get("p")) is not None)
+    most = max((error for rank, error in enumerate(errors, 1) if error <= RATE * rank / len(errors)), default=0.0)
+    reason = (
+        f"it {{verdict}} by itself (p = {{p:.2g}}), but not at a false discovery rate of 1 % among {len(errors)} claims"
+    )
+    return Verdicts(
+        {**record, "verdict": "undecided", "reason": reason.format_map(record)}
+        if record["verdict"] in ("holds", "fails") and (record.get("p") or 0.0) > most
+        else record
+        for record in records
+    )

@@ -89,7 +89,7 @@ def write_report(
 
 
 def _found(claims: Sequence[Mapping[str, Any]]) -> str:
-    count = f"{counted(len(claims), 'claim')}, premises included; intervals are at 99.9 %."
+    count = f"{counted(len(claims), 'claim')}, premises included; intervals are at 99 %."
     return f'{_sentences(found_text(claims))}<p class="muted">{count}</p>' if claims else ""
 
 

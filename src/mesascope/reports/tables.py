@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as RichTable
 
-from mesascope.evidence.verdicts import measured_text
+from mesascope.evidence.verdicts import RATE, measured_text
 from mesascope.text import counted, line_width
 
 # Width of output that is not a terminal, and width of the lines between a table's five columns.
@@ -59,7 +59,7 @@ def over_text(record: Mapping[str, Any]) -> str:
 def print_claims(records: Sequence[Mapping[str, Any]], console: Console, title: str = "claims") -> None:
     """Print one row for each claim, or one paragraph on a narrow terminal."""
     widths = {
-        "measured, with its interval at 99.9\N{NO-BREAK SPACE}%": _width(
+        "measured, with its interval at 99\N{NO-BREAK SPACE}%": _width(
             24, map(measured_text, records), records, "measures"
         ),
         "bound": _width(5, (record["bound"] for record in records), (), ""),
@@ -96,7 +96,7 @@ def _table(records: Sequence[Mapping[str, Any]], title: str, sentences: int, wid
 
 def _paragraphs(records: Sequence[Mapping[str, Any]], title: str) -> RichTable:
     grid = RichTable.grid(padding=(0, 2, 0, 0), expand=True)
-    grid.title, grid.title_justify, grid.leading = f"{title}, intervals at 99.9 %", "left", 1
+    grid.title, grid.title_justify, grid.leading = f"{title}, intervals at 99 %", "left", 1
     grid.add_column(no_wrap=True)
     grid.add_column(ratio=1)
     for record in records:
@@ -113,12 +113,15 @@ def _paragraphs(records: Sequence[Mapping[str, Any]], title: str) -> RichTable:
 
 def ledger_markdown(rows: Sequence[Mapping[str, Any]]) -> str:
     """The ledger as a Markdown page: a table for each run, a row for each claim, and the run's provenance."""
+    tested = sum((row.get("p") or 1) < 1 and row["verdict"] != "undecided" for row in rows)
     parts = [
         "# Ledger of claims",
         f"{counted(len(rows), 'claim')}: {counts_text(rows)}; {holding_text(rows)}. Judged from the arrays of each run "
-        "by `mesascope ledger DIR --format markdown`. Intervals are at 99.9 %; *n* counts replicates. A claim about "
-        "*each* of them has one interval for each, over evaluation tasks; one about their mean, median or share has an "
-        "interval over replicates. Bounds are ours, unless the paper's name stands beside one.",
+        "by `mesascope ledger DIR --format markdown`. Intervals are at 99 % ([evidence.md](evidence.md)); *n* counts "
+        "replicates. A claim about *each* of them has one interval for each, over evaluation tasks; one about their "
+        "median or share has an interval over replicates. The false discovery rate is at most 1 %: of "
+        f"{counted(tested, 'verdict')} that rest on intervals, at most {RATE * tested:.1f} are expected to be false. A "
+        "star marks those that stand at 99.9 %. Bounds are ours, unless the paper's name stands beside one.",
     ]
     parts.append(_studies_markdown(rows))
     for study in dict.fromkeys(row["study"] for row in rows):
@@ -157,7 +160,8 @@ def _run_markdown(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         bound = row["bound"] + (" (paper)" if row["bound_by"] == "paper" else "")
         cells = (sentence, row["reported"] or "", measured_text(row), over, bound)
         verdict = row["verdict"] if row["verdict"] == "holds" else f"**{row['verdict']}**"
-        because = f": {row['reason']}" if row.get("reason") else ""
+        sure = "\\*" if (row.get("p") or 1) <= 0.001 else ""
+        because = sure + (f": {row['reason']}" if row.get("reason") else "")
         lines.append(f"| {' | '.join(map(_cell, cells))} | {verdict}{_cell(because)} |")
     return [*parts, "\n".join(lines)]
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from mesascope.errors import MesascopeError, RunDirectoryError
-from mesascope.evidence import Verdicts
+from mesascope.evidence import Verdicts, controlled
 from mesascope.records import registered
 from mesascope.runs import Run
 from mesascope.runs.results import record_hash
@@ -16,7 +16,8 @@ from mesascope.studies.running import changed_settings, judge_run
 def ledger_rows(runs: Sequence[Run]) -> tuple[Verdicts, list[str]]:
     """One row for each claim of each study, preset and settings, judged anew; and a sentence for each damaged run.
 
-    The answers of `identify` come first, one claim each.
+    The answers of `identify` come first, one claim each. Verdicts are those that stand among all claims: see
+    `controlled`.
 
     Of several finished runs of the same preset and settings, the last of ``runs`` counts. A claim of a study that has
     none is *not yet run*. A study of your own that cannot be imported here has the claims as they were judged when the
@@ -45,7 +46,7 @@ def ledger_rows(runs: Sequence[Run]) -> tuple[Verdicts, list[str]]:
             {"study": name, "id": claim.id, "sentence": claim.sentence, "verdict": "not yet run"}
             for claim in (studies[name].claims if name in studies else ())
         ]
-    return rows, damaged
+    return controlled(rows), damaged
 
 
 def _rows(run: Run) -> list[dict[str, Any]]:

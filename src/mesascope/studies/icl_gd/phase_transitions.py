@@ -41,7 +41,7 @@ class Block:
     """The block of attention and MLP, and how it trains; one batch is its whole set of tasks."""
 
     training: Training  # Training of the blocks.
-    seeds: study.Count = 5  # Blocks trained, one a seed.
+    seeds: study.Count = 8  # Blocks trained, one a seed.
     mlp: study.Count = 16  # Hidden width of the MLP as a multiple of a token's.
     init_scale: study.Positive = 1.0  # Variance of the initial weights, times fan-in.
     tasks: regression.Several = 20_000  # Fresh tasks of an evaluation while training.

@@ -35,7 +35,7 @@ class LanguageRegression:
     """Language models train to predict the labels of each text, each from the lines before."""
     width: Count = 64  # Width of their transformers.
     layers: Count = 4  # Layers of softmax attention and an MLP each.
-    seeds: Count = 5  # Language models, or sets of tasks for a served one.
+    seeds: Count = 8  # Language models, or sets of tasks for a served one.
     tasks: Count = 1000  # Tasks that errors are measured on, with each number of pairs.
     slow_tasks: Count = 300  # The first of these tasks, which forests and boosting are fitted to with all pairs.
     identify_tasks: Count = 100  # Tasks of each condition that `identify` asks for.

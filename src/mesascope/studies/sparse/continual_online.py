@@ -52,7 +52,7 @@ class ContinualOnline:
     threshold: Positive = 1.5  # Loss above that of fresh weights by which a switch is noticed.
     before: str = "omniglot"  # Dataset whose training part weights are meta-learned on before the stream.
     pretraining: Training = BEFORE  # Meta-learning before the stream.
-    seeds: Count = 6  # Streams and networks.
+    seeds: Count = 8  # Streams and networks.
 
     def __post_init__(self) -> None:
         if not self.stays:
