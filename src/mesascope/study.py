@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import importlib
+import inspect
 import re
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,45 +42,44 @@ if TYPE_CHECKING:
     from mesascope.studies.lab import Lab
 
 __all__ = [
-    "READ_OFF",
-    "Arrays",
-    "Bound",
-    "Claim",
-    "Count",
-    "Estimates",
-    "Figure",
-    "Grid",
-    "Histogram",
-    "Level",
-    "Line",
-    "Lines",
-    "Matrices",
-    "NonNegative",
-    "Positive",
-    "Reading",
-    "Reported",
-    "Share",
-    "StageReading",
-    "Study",
-    "Training",
-    "Whole",
-    "above",
-    "below",
-    "beside",
-    "curves",
-    "derived",
-    "frozen",
-    "load_study",
-    "ours",
-    "printed",
-    "stage",
-    "strip",
-    "sweep",
-    "two_sided",
+    "READ_OFF", "Arrays", "Bound", "Claim", "Count", "Estimates", "Figure", "Grid", "Histogram", "Level", "Line",
+    "Lines", "Matrices", "Mutation", "NonNegative", "Positive", "Reading", "Reported", "Share", "StageReading",
+    "Study", "Training", "Whole", "above", "below", "beside", "curves", "derived", "frozen", "load_study", "ours",
+    "printed", "stage", "strip", "sweep", "two_sided",
 ]  # fmt: skip
 
 # Quantifier of a claim about numbers that stand in the weights of each trained network.
 READ_OFF: dict[str, Any] = {"quantifier": "exact", "exact_because": "weights are read, not estimated"}
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """A bug to plant in a study, which at least one of its claims must notice.
+
+    Args:
+        bug: the bug, in words.
+        target: what it replaces, as ``module:name`` or ``module:Class.name``.
+        wrong: function from the sound attribute to the one with the bug.
+        anew: True if networks train with the bug, too; otherwise it is planted while trained networks are measured.
+    """
+
+    bug: str
+    target: str
+    wrong: Callable[[Any], Any]
+    anew: bool = False
+
+    @contextlib.contextmanager
+    def planted(self) -> Iterator[None]:
+        """Replace the target within this context."""
+        module, _, names = self.target.partition(":")
+        *path, name = names.split(".")
+        holder = functools.reduce(getattr, path, importlib.import_module(module))
+        sound = inspect.getattr_static(holder, name)
+        setattr(holder, name, self.wrong(sound))
+        try:
+            yield
+        finally:
+            setattr(holder, name, sound)
 
 
 @dataclass(frozen=True)
@@ -97,6 +100,8 @@ class Study:
         question: if empty, the first line of the docstring of the module with ``measure``.
         defined_in: ``path.py:NAME`` of a user's own study; `load_study` sets it.
         trainings: the number of trainings, or a function of the settings that returns it; used only to show progress.
+        mutations: bugs that its claims must notice: ``make mutations`` plants them one at a time.
+        mutated: settings that differ from those of ``quick`` when mutations are planted: the smallest that decide.
     """
 
     name: str
@@ -112,6 +117,8 @@ class Study:
     question: str = ""
     defined_in: str = ""
     trainings: int | Callable[[Any], int] = 0
+    mutations: tuple[Mutation, ...] = ()
+    mutated: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def method(self) -> str:

@@ -1,0 +1,121 @@
+"""Coverage of the intervals of claims, by quantifier, law and number of replicates: the table of docs/evidence.md.
+
+``python tests/covering.py`` prints it, from 20,000 samples a cell (1,000 for bootstraps), in some five minutes.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import numpy as np
+
+from mesascope.evidence import LEVEL, judging
+
+Draw = Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]
+
+
+def late(share: float, by: float) -> Draw:
+    """Normal replicates of which some are late, as a seed that stays on a plateau."""
+    return lambda rng, shape: rng.normal(size=shape) + by * (rng.random(shape) < share)
+
+
+LAWS: dict[str, Draw] = {
+    "normal": lambda rng, shape: rng.normal(size=shape),
+    "Student's t, 3 degrees": lambda rng, shape: rng.standard_t(3, shape),
+    "lognormal": lambda rng, shape: rng.lognormal(0, 1, shape),
+    "uniform": lambda rng, shape: rng.random(shape),
+    "one in ten late": late(0.1, 10.0),
+    "two in ten dead": late(0.2, -30.0),
+}
+# Replicates judged on the same tasks share the error of these tasks: their correlation.
+SHARED = (0.2, 0.5)
+REPLICATES, TASKS, MANY = (8, 10, 20, 30), (500, 1_000, 10_000), (20, 30, 100)
+STATISTICS: dict[str, Any] = {
+    "log2 of a ratio of medians": (2, lambda a, b: float(np.log2((40 + np.median(a)) / (40 + np.median(b))))),
+    "distance of the quartiles": (1, lambda a: float(np.subtract(*np.quantile(a, [0.75, 0.25])))),
+}
+
+
+def covered(quantifier: str, samples: Any, errors: Any, truth: float, **claim: Any) -> float:
+    """Share of samples, one a column, whose interval contains the true value."""
+    own = SimpleNamespace(over="seeds", **claim)
+    error = (1 - LEVEL) * judging._STRICTER.get(quantifier, 1)
+    intervals = judging._INTERVALS[quantifier](own, (judging._Samples(samples, errors),))(error)
+    return float(np.mean([one.low <= truth <= one.high for one in intervals]))
+
+
+def cells(samples: int = 20_000, resampled: int = 1_000) -> Iterator[tuple[str, str, int, float]]:
+    """Quantifier, law, number of replicates or tasks, and coverage."""
+    rng = np.random.default_rng(0)
+    for law, draw in LAWS.items():
+        large = draw(rng, (2_000_000,))
+        for n in TASKS:
+            rounds = -(-samples * n // 10_000_000)
+            drawn = [draw(rng, (-(-samples // rounds), n)) for _ in range(rounds)]
+            means = np.concatenate([one.mean(1) for one in drawn])[None]
+            errors = np.concatenate([one.std(1, ddof=1) for one in drawn])[None] / n**0.5
+            yield "every", law, n, covered("every", means, errors, exact_mean(law, large))
+        for n in REPLICATES:
+            values = draw(rng, (n, samples))
+            yield "median", law, n, covered("median", values, np.zeros_like(values), float(np.median(large)))
+    for correlation in SHARED:
+        for n in REPLICATES:
+            values = (1 - correlation) ** 0.5 * rng.normal(size=(n, samples))
+            values += correlation**0.5 * rng.normal(size=samples)
+            told = np.full_like(values, correlation**0.5)
+            yield "median", f"normal, correlation {correlation}, told", n, covered("median", values, told, 0.0)
+    for share in (0.5, 0.9, 0.99):
+        for n in REPLICATES:
+            values = (rng.random((n, samples)) < share).astype(float)
+            yield "share", f"true with probability {share}", n, covered("share", values, np.zeros_like(values), share)
+    for name, (count, statistic) in STATISTICS.items():
+        for law in ("normal", "lognormal", "one in ten late"):
+            truth = statistic(*(LAWS[law](rng, (2_000_000,)) for _ in range(count)))
+            for n in MANY if resampled else ():
+                yield (
+                    "bootstrap",
+                    f"{law}: {name}",
+                    n,
+                    bootstrapped(rng, LAWS[law], count, statistic, n, truth, resampled),
+                )
+
+
+def exact_mean(law: str, large: np.ndarray) -> float:
+    known = {"normal": 0.0, "lognormal": np.exp(0.5), "uniform": 0.5, "one in ten late": 1.0, "two in ten dead": -6.0}
+    return float(known.get(law, 0.0))
+
+
+def bootstrapped(
+    rng: np.random.Generator, draw: Draw, count: int, statistic: Any, n: int, truth: float, samples: int
+) -> float:
+    inside = 0
+    own = SimpleNamespace(over="seeds", statistic=statistic)
+    with mock.patch.object(judging, "RESAMPLES", 999):
+        for _ in range(samples):
+            read = tuple(judging._Samples(draw(rng, (n, 1)), np.zeros((n, 1))) for _ in range(count))
+            (found,) = judging._bootstrap(own, read)((1 - LEVEL) * judging._STRICTER["bootstrap"])
+            inside += found.low <= truth <= found.high
+    return inside / samples
+
+
+def table(found: dict[tuple[str, str], dict[int, float]]) -> str:
+    lines = ["| quantifier | law | coverage (%) by number of replicates, of tasks for *every* |", "|---|---|---|"]
+    for (quantifier, law), by in found.items():
+        lines.append(f"| {quantifier} | {law} | {', '.join(f'{n:,}: {100 * one:.2f}' for n, one in by.items())} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    found: dict[tuple[str, str], dict[int, float]] = {}
+    for quantifier, law, n, coverage in cells():
+        found.setdefault((quantifier, law), {})[n] = coverage
+        print(quantifier, law, n, coverage, file=sys.stderr, flush=True)
+    print(table(dict(sorted(found.items(), key=lambda item: list(judging._INTERVALS).index(item[0][0])))))
+
+
+if __name__ == "__main__":
+    main()
