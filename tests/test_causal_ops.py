@@ -4,6 +4,7 @@ import functools
 
 import pytest
 import torch
+from cases import in_turn
 from hypothesis import given, settings, strategies as st
 from jaxtyping import TypeCheckError
 from torch.nn.functional import logsigmoid, normalize
@@ -96,8 +97,8 @@ def test_the_delta_rule_replaces_what_was_stored():
     torch.testing.assert_close(G[0, :, 1], v[0, 1])
 
 
-@pytest.mark.parametrize("window", [None, 1, 3, 50])
-@pytest.mark.parametrize("t", [0, 1, 11, 32, 70, 140])
+@in_turn("window", [None, 1, 3, 50])
+@in_turn("t", [0, 1, 11, 32, 70, 140])
 def test_causal_softmax_is_its_definition(window, t):
     named = inputs(t)
     expected = causal_softmax_attention_reference(**named, window=window)

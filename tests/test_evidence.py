@@ -4,6 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+from cases import in_turn
 from hypothesis import given, strategies as st
 from scipy import stats
 from uncertainties import ufloat
@@ -230,8 +231,8 @@ def damaged_estimates(kind):
     return Estimates(sound.names, mean, covariance, sound.n)
 
 
-@pytest.mark.parametrize("quantifier", QUANTIFIERS)
-@pytest.mark.parametrize(
+@in_turn("quantifier", QUANTIFIERS)
+@in_turn(
     ("kind", "reason"),
     [
         *((f"{value} mean", "1 of 24 numbers is not finite") for value in ("nan", "inf", "-inf")),
@@ -257,8 +258,8 @@ def raising(results):
     raise ZeroDivisionError("division\nby zero")
 
 
-@pytest.mark.parametrize("quantifier", QUANTIFIERS)
-@pytest.mark.parametrize(
+@in_turn("quantifier", QUANTIFIERS)
+@in_turn(
     ("reading", "reason"),
     [
         (lambda r: None, "its reading raises TypeError: must return numbers, but returns None"),

@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from cases import in_turn
 from examples import examples
 from hypothesis import given, settings, strategies as st
 from sklearn.linear_model import Ridge
@@ -141,8 +142,8 @@ def test_a_broken_factorisation_says_so():
         LeastSquares(1e-12)(context, episode.xq)
 
 
-@pytest.mark.parametrize("size", [5, 10, 20])
-@pytest.mark.parametrize(("law", "noise"), [("uniform", 0.0), ("normal", 0.0), ("laplace", 0.3), ("uniform", 0.5)])
+@in_turn("size", [5, 10, 20])
+@in_turn(("law", "noise"), [("uniform", 0.0), ("normal", 0.0), ("laplace", 0.3), ("uniform", 0.5)])
 def test_one_step_optimum_is_monte_carlos(size, law, noise):
     family = LinearRegression(n_context=size, d_in=size, x=law, x_scale=0.7, noise=noise)
     optimum = one_step_optimum(family)
@@ -267,7 +268,7 @@ def test_learners_take_any_axes_and_any_order(kind, name, build, lead, n, m, dty
             torch.testing.assert_close(last, answer[-1], **close)
 
 
-@pytest.mark.parametrize(("kind", "name", "build"), each("learner"))
+@in_turn(("kind", "name", "build"), each("learner"))
 def test_an_empty_context_teaches_nothing(kind, name, build):
     context, xq = random_context((2,), 0, 3, torch.float64)
     if name == "nearest-neighbours":
@@ -339,7 +340,7 @@ def sample_answer(kind, learner):
         return learner(episode.context, episode.xq) if kind == "learner" else learner(sequence)
 
 
-@pytest.mark.parametrize(("kind", "name", "build"), each("learner", "predictor"))
+@in_turn(("kind", "name", "build"), each("learner", "predictor"))
 def test_free_parameters_are_arguments_whose_ranges_can_be_used(kind, name, build):
     """At either end of each range the example is built and predicts, finitely."""
     known = arguments(build())
@@ -357,7 +358,7 @@ def test_every_learner_says_what_is_free_in_it(kind):
     assert all("free" in facts(kind, name) for name in registered(kind))
 
 
-@pytest.mark.parametrize(("kind", "name", "build"), each("learner", "predictor"))
+@in_turn(("kind", "name", "build"), each("learner", "predictor"))
 def test_learners_have_records(kind, name, build):
     learner = build()
     if name in ("kernel-gradient-descent", "on-features"):  # which hold a function

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tiny_study
 import torch
+from cases import in_turn
 from examples import examples
 from torch import nn
 
@@ -199,7 +200,7 @@ def require_unchanged(prepared, *modes):
             torch.testing.assert_close(one, other, rtol=0, atol=0, equal_nan=True, msg=mode)
 
 
-@pytest.mark.parametrize("name", CALLS | REGISTERED)
+@in_turn("name", CALLS | REGISTERED)
 def test_all_modes_at_once_change_no_number(name, unchecked):
     require_unchanged((CALLS | REGISTERED)[name], "all at once")
 

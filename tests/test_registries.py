@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from cases import in_turn
 from examples import examples
 
 from mesascope import compare, identify
@@ -68,7 +69,7 @@ FUNCTIONS = ("kernel-gradient-descent", "on-features")
 PLAIN = [(name, build) for kind in KINDS for name, build in examples(kind) if name not in FUNCTIONS]
 
 
-@pytest.mark.parametrize(("name", "build"), PLAIN)
+@in_turn(("name", "build"), PLAIN)
 def test_numpys_scalars_are_kept_as_plain_numbers(name, build, unchecked):
     config = build()
     if dataclasses.is_dataclass(config):
@@ -133,7 +134,7 @@ def with_marks(value, mark):
     return [with_marks(one, mark) for one in value] if isinstance(value, list) else mark if value == "@" else value
 
 
-@pytest.mark.parametrize("name", NESTED)
+@in_turn("name", NESTED)
 def test_a_misspelt_key_is_refused_at_any_depth(name):
     kind, shape = NESTED[name]
     outer = dataclasses.make_dataclass("Outer", [("field", kind)], frozen=True)
@@ -158,14 +159,14 @@ def test_a_record_in_a_container_has_its_declared_types():
             from_record({"field": wrong}, outer)
 
 
-@pytest.mark.parametrize(("name", "build"), examples("attention"))
+@in_turn(("name", "build"), examples("attention"))
 def test_attention_is_built_from_a_config_with_a_record(name, build):
     config = build()
     layer = registered("attention")[name](config, stream(0, "init"))
     assert from_record(json.loads(json.dumps(to_record(layer.config))), AttentionConfig) == config
 
 
-@pytest.mark.parametrize(("name", "build"), examples("net"))
+@in_turn(("name", "build"), examples("net"))
 def test_a_network_is_built_from_its_record(name, build):
     net = build().build(stream(0, "init"))
     again = from_record(json.loads(json.dumps(to_record(net.config)))).build(stream(0, "init"))
@@ -175,7 +176,7 @@ def test_a_network_is_built_from_its_record(name, build):
         assert torch.equal(again.state_dict()[key], weight), key
 
 
-@pytest.mark.parametrize(("name", "build"), examples("net"))
+@in_turn(("name", "build"), examples("net"))
 def test_networks_without_a_generator_follow_the_global_one(name, build):
     torch.manual_seed(0)
     first, second = (next(iter(build().build().parameters())) for _ in range(2))
@@ -220,15 +221,15 @@ def test_linear_dynamics_keeps_the_contract_in_all_its_variants(extra):
     check_family(LinearDynamics(d=3, length=5, **extra))
 
 
-@pytest.mark.parametrize("x", ["uniform", "normal", "exponential", "laplace", "mixture"])
-@pytest.mark.parametrize("extra", [{}, {"noise": 0.3}, {"covariance": [1.0, 2.0, 0.5]}, {"pool": 20}, {"n_query": 4}])
+@in_turn("x", ["uniform", "normal", "exponential", "laplace", "mixture"])
+@in_turn("extra", [{}, {"noise": 0.3}, {"covariance": [1.0, 2.0, 0.5]}, {"pool": 20}, {"n_query": 4}])
 def test_linear_regression_keeps_the_contract_in_all_its_variants(x, extra):
     check_family(LinearRegression(n_context=5, d_in=3, x=x, d_out=2, **extra))
 
 
-@pytest.mark.parametrize("attention", [name for name in ATTENTIONS if "over_context" in facts("attention", name)])
-@pytest.mark.parametrize("layout", [Concatenated(), Alternating()])
-@pytest.mark.parametrize(
+@in_turn("attention", [name for name in ATTENTIONS if "over_context" in facts("attention", name)])
+@in_turn("layout", [Concatenated(), Alternating()])
+@in_turn(
     "extra",
     [
         {},
@@ -260,8 +261,8 @@ CAUSAL_VARIANTS = [
 ]
 
 
-@pytest.mark.parametrize("attention", ATTENTIONS)
-@pytest.mark.parametrize("extra", CAUSAL_VARIANTS)
+@in_turn("attention", ATTENTIONS)
+@in_turn("extra", CAUSAL_VARIANTS)
 def test_causal_layers_keep_the_contract_alone_and_as_an_ensemble(attention, extra):
     heads = AttentionConfig(**{"width": 8, "n_heads": 4, "init_scale": 2.0, **extra})
     config = SequencePredictorConfig(CausalTransformerConfig(heads, 2, attention, mlp=2, layer_norm=True), 3)
@@ -300,7 +301,7 @@ def test_causal_layers_take_half_precision_and_autocast(attention, extra, dtype)
 
 
 @pytest.mark.parametrize("build", each("construction", of="predictor"))
-@pytest.mark.parametrize(
+@in_turn(
     ("d", "steps", "start"),
     [(1, 1, False), (1, 5, True), (3, 1, True), (3, 2, False), (3, 5, True), (10, 2, True), (10, 5, False)],
 )
@@ -318,9 +319,9 @@ def test_constructions_that_predict_equal_their_algorithms(build, d, steps, star
 
 
 @pytest.mark.parametrize("build", each("construction", of="learner", exact=True))
-@pytest.mark.parametrize(("d_in", "d_out", "n_context"), [(1, 1, 1), (3, 2, 7), (10, 1, 10), (4, 5, 2), (6, 1, 40)])
-@pytest.mark.parametrize("steps", [1, 2, 5])
-@pytest.mark.parametrize("start", [False, True])
+@in_turn(("d_in", "d_out", "n_context"), [(1, 1, 1), (3, 2, 7), (10, 1, 10), (4, 5, 2), (6, 1, 40)])
+@in_turn("steps", [1, 2, 5])
+@in_turn("start", [False, True])
 def test_constructions_that_learn_equal_their_algorithms(build, d_in, d_out, n_context, steps, start):
     w0 = torch.randn(d_out, d_in, dtype=torch.float64, generator=stream(0, "w0")) if start else None
     network, algorithm = construction = build(d_in, d_out, n_context, steps, w0)

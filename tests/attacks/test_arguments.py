@@ -12,6 +12,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from cases import in_turn
 from sentences import one_sentence
 
 import mesascope
@@ -683,7 +684,7 @@ def evaluated(expression):
         return eval(expression, dict(NAMES))
 
 
-@pytest.mark.parametrize(("call", "said"), ATTACKS, ids=[call for call, _ in ATTACKS])
+@in_turn(("call", "said"), ATTACKS)
 def test_a_wrong_argument_ends_in_one_sentence_that_names_it(call, said, unchecked):
     with pytest.raises(MesascopeError) as refusal:
         evaluated(call)

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 import torch
+from cases import in_turn
 from sentences import one_sentence
 
 from mesascope.learners import GradientDescent, Mean, RecursiveLeastSquares
@@ -136,7 +137,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("check", "broken", "said"), CASES, ids=[said for _, _, said in CASES])
+@in_turn(("check", "broken", "said"), CASES)
 def test_a_broken_rule_is_said_in_one_sentence(check, broken, said, unchecked):
     with pytest.raises(AssertionError) as told:
         check(broken)

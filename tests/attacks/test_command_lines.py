@@ -5,6 +5,7 @@ import shlex
 from dataclasses import replace
 
 import pytest
+from cases import check_each
 from sentences import one_sentence
 
 from mesascope import records
@@ -108,17 +109,20 @@ def three_studies(monkeypatch):
     monkeypatch.setitem(records._REGISTRY, "study", own)
 
 
-@pytest.mark.parametrize("line", LINES)
-def test_a_wrong_command_line_ends_in_a_sentence(line, whole, tmp_path, monkeypatch, mesascope, three_studies):
+def test_a_wrong_command_line_ends_in_a_sentence(whole, tmp_path, monkeypatch, mesascope, three_studies):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "F").write_text("a file")
     (tmp_path / "R").symlink_to(whole)
     before = sorted(tmp_path.rglob("*"))
-    code, out, err = mesascope(*shlex.split(line))
-    assert (code, out) == (2, "")
-    assert err.startswith("mesascope: ")
-    assert re.search(LINES[line], one_sentence(err)), err
-    assert sorted(tmp_path.rglob("*")) == before, "a refused command leaves nothing behind"
+
+    def check(line):
+        code, out, err = mesascope(*shlex.split(line))
+        assert (code, out) == (2, "")
+        assert err.startswith("mesascope: ")
+        assert re.search(LINES[line], one_sentence(err)), err
+        assert sorted(tmp_path.rglob("*")) == before, "a refused command leaves nothing behind"
+
+    check_each(check, LINES)
 
 
 # command line, (preset, settings that are not its own)
@@ -138,25 +142,32 @@ PARSED = {
 }
 
 
-@pytest.mark.parametrize("line", PARSED)
 @pytest.mark.parametrize("study", ["one-step", "two-steps", "one_step"])
-def test_settings_are_those_of_the_preset_that_is_named_but_for_what_is_given(line, study, three_studies):
-    preset, changes = PARSED[line]
-    command = parsed(["run", study, *shlex.split(line)]).run
-    assert command.study == study.replace("_", "-")
-    assert command.preset == preset
-    assert command.settings == replace(registered("study")[command.study].presets[preset], **changes)
+def test_settings_are_those_of_the_preset_that_is_named_but_for_what_is_given(study, three_studies):
+    def check(line):
+        preset, changes = PARSED[line]
+        command = parsed(["run", study, *shlex.split(line)]).run
+        assert command.study == study.replace("_", "-")
+        assert command.preset == preset
+        assert command.settings == replace(registered("study")[command.study].presets[preset], **changes)
+
+    check_each(check, PARSED)
 
 
-@pytest.mark.parametrize("study", sorted(registered("study")))
-def test_every_flag_says_what_it_does(study, mesascope, monkeypatch):
+def test_every_flag_says_what_it_does(mesascope, monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")  # where groups stand below each other, whatever their number
-    code, out, _ = mesascope("run", study, "--help")
-    assert code == 0
-    flags = re.findall(r"\n +(--[a-z][^\n]*(?:\n +[^-\s][^\n]*)*)", out.replace("│", " "))
-    assert len(flags) > 7
-    for flag in flags:  # its name, its type (of betas, two), and words
-        assert len(flag.partition("(default")[0].split()) >= 4, flag
+    every = records._REGISTRY["study"]
+
+    def check(study):
+        monkeypatch.setitem(records._REGISTRY, "study", {study: every[study], "tiny": every["tiny"]})
+        code, out, _ = mesascope("run", study, "--help")
+        assert code == 0
+        flags = re.findall(r"\n +(--[a-z][^\n]*(?:\n +[^-\s][^\n]*)*)", out.replace("│", " "))
+        assert len(flags) > 7
+        for flag in flags:  # its name, its type (of betas, two), and words
+            assert len(flag.partition("(default")[0].split()) >= 4, flag
+
+    check_each(check, sorted(registered("study")))
 
 
 @pytest.mark.parametrize("command", ["run --help", "run -h", "run one-step --help"])
@@ -166,9 +177,11 @@ def test_help_tells_of_resuming(command, mesascope, three_studies):
     assert "--resume" in out
 
 
-@pytest.mark.parametrize("columns", ["1", "2", "3", "4", "5", "8", "39", "0", "-3", "abc", "500"])
-def test_help_ends_on_any_terminal(columns, mesascope, monkeypatch, three_studies):
-    monkeypatch.setenv("COLUMNS", columns)
-    code, out, _ = mesascope("run", "tiny", "--help")
-    assert code == 0
-    assert "--training.learning-rate" in out
+def test_help_ends_on_any_terminal(mesascope, monkeypatch, three_studies):
+    def check(columns):
+        monkeypatch.setenv("COLUMNS", columns)
+        code, out, _ = mesascope("run", "tiny", "--help")
+        assert code == 0
+        assert "--training.learning-rate" in out
+
+    check_each(check, ["1", "2", "3", "4", "5", "8", "39", "0", "-3", "abc", "500"])

@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from cases import check_each
 from sentences import one_sentence
 from tiny_study import STUDY, contents
 
@@ -73,7 +74,7 @@ DAMAGE = {
 }
 HEAD, *ROWS = map(str.split, TABLE.strip().splitlines())
 CASES = [
-    pytest.param(file, damage, command, outcome, id=f"{file} {damage} {command}")
+    (file, damage, command, outcome)
     for file, *cells in ROWS
     for damage, cell in zip(HEAD[1:], cells, strict=True)
     if cell != "-"
@@ -105,9 +106,18 @@ def only_what_is_attacked(tiny, right, monkeypatch):
     monkeypatch.setattr("mesascope.reports.figures.figure_files", lambda figure, results: drawn)
 
 
-@pytest.mark.parametrize(("file", "damage", "command", "outcome"), CASES)
-def test_a_damaged_run_is_refused_or_mended(file, damage, command, outcome, run, right, right_rows, mesascope):
-    DAMAGE[damage](run / file)
+@pytest.mark.parametrize("command", ["report", "resume", "ledger"])
+def test_a_damaged_run_is_refused_or_mended(command, whole, tmp_path, right, right_rows, mesascope):
+    def check(case):
+        file, damage, _, outcome = case
+        run = Path(shutil.copytree(whole, tmp_path / file / damage))
+        DAMAGE[damage](run / file)
+        judge(file, command, outcome, run, right, right_rows, mesascope)
+
+    check_each(check, [case for case in CASES if case[2] == command])
+
+
+def judge(file, command, outcome, run, right, right_rows, mesascope):
     if command == "ledger":
         code, out, err = mesascope("ledger", run, "--format", "json")
         assert code == 0
@@ -177,14 +187,18 @@ CHANGES = {
 }
 
 
-@pytest.mark.parametrize("change", CHANGES)
-def test_a_finished_run_that_was_changed_is_not_read(change, run):
-    file, damage, remedy = CHANGES[change]
-    damage(run / file)
-    for read in (open_run, lambda path: newest_run("tiny", path)):
-        with pytest.raises(RunDirectoryError, match=rf"{file} must (be as the run left it|exist).*{remedy}") as error:
-            read(run)
-        one_sentence(str(error.value))
+def test_a_finished_run_that_was_changed_is_not_read(whole, tmp_path):
+    def check(change):
+        file, damage, remedy = CHANGES[change]
+        run = Path(shutil.copytree(whole, tmp_path / change))
+        damage(run / file)
+        for read in (open_run, lambda path: newest_run("tiny", path)):
+            said = rf"{file} must (be as the run left it|exist).*{remedy}"
+            with pytest.raises(RunDirectoryError, match=said) as error:
+                read(run)
+            one_sentence(str(error.value))
+
+    check_each(check, CHANGES)
 
 
 @pytest.mark.parametrize("change", ["a verdict", "claims", "the index", "a stage", "a stage's code"])

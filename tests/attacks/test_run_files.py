@@ -1,6 +1,6 @@
 """Files of a run with something else in the place of what was written there: by file, position and JSON type.
 
-A line is a position, with all that is put there; each is one case. What is refused is refused in one sentence that
+A line is a position, with all that is put there. What is refused is refused in one sentence that
 names the file and the place.
 """
 
@@ -8,6 +8,7 @@ import json
 import re
 
 import pytest
+from cases import check_each
 from sentences import one_sentence
 
 from mesascope.errors import RunDirectoryError
@@ -95,7 +96,7 @@ checkpoints/layer/8/manifest.json  versions      5 "x" []
 """
 
 CASES = [
-    pytest.param(file, position, value, id=f"{file.rpartition('/')[2]} {position} {value}")
+    (file, position, value)
     for file, position, *values in map(str.split, POSITIONS.strip().splitlines())
     for value in values
 ]
@@ -142,21 +143,35 @@ def refusal(file, run):
     return said
 
 
-@pytest.mark.parametrize(("file", "position", "value"), CASES)
-def test_a_wrong_value_is_refused(file, position, value, run):
-    rewrite(run / file, position, json.loads(value))
-    refusal(file, run)
+def refusal_of(file, position, other, run):
+    """The sentence for ``other`` at a position, after which the file is as it was before."""
+    before = (run / file).read_bytes()
+    rewrite(run / file, position, other)
+    try:
+        return refusal(file, run)
+    finally:
+        (run / file).write_bytes(before)
+
+
+def test_a_wrong_value_is_refused(run):
+    def check(case):
+        file, position, value = case
+        refusal_of(file, position, json.loads(value), run)
+
+    check_each(check, CASES)
 
 
 REQUIRED = {
     (file, position): None
-    for file, position, _ in (case.values for case in CASES)
+    for file, position, _ in CASES
     if position != "@" and "/" not in position and position != "2" and position.split(".")[-1] not in OPTIONAL
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("file", "position"), REQUIRED)
-def test_a_lost_value_is_missed(file, position, run):
-    rewrite(run / file, position, del_)
-    said = refusal(file, run)
-    assert re.search(rf"{position.split('.')[-1]}|another configuration", said), said
+def test_a_lost_value_is_missed(run):
+    def check(case):
+        file, position = case
+        said = refusal_of(file, position, del_, run)
+        assert re.search(rf"{position.split('.')[-1]}|another configuration", said), said
+
+    check_each(check, REQUIRED)

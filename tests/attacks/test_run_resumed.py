@@ -7,11 +7,13 @@ import json
 import shutil
 
 import pytest
+from cases import check_each
 from sentences import one_sentence
 from test_run_damage import DAMAGE
 from test_run_files import rewrite
 from tiny_study import STUDY, contents
 
+from mesascope import records
 from mesascope.runs.checkpoints import TrainingCheckpoints
 from mesascope.studies import new_run, run_study
 
@@ -141,21 +143,36 @@ def interrupted(tmp_path_factory):
     return path
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_a_resumed_run_is_right_or_refused(case, interrupted, whole, tmp_path, mesascope):
-    damage, refusal = CASES[case]
+def test_a_resumed_run_is_right_or_refused(interrupted, whole, tmp_path, mesascope, monkeypatch):
+    right = contents(whole)
+    drawn = {suffix: right[f"figures/training.{suffix}"] for suffix in ("svg", "png")}
+    monkeypatch.setattr("mesascope.reports.figures.figure_files", lambda figure, results: drawn)
+    own = {name: records._REGISTRY["study"][name] for name in ("one-step", "tiny")}
+    monkeypatch.setitem(records._REGISTRY, "study", own)
+
+    def check(case):
+        damage, refusal = CASES[case]
+        path = shutil.copytree(interrupted, tmp_path / case)
+        damage(path)
+        before = contents(path)
+        code, _, err = mesascope("run", "tiny", "--resume", path)
+        if refusal is None:
+            assert code == 0, err
+            assert {name: data for name, data in contents(path).items() if name in right} == right
+        else:
+            assert code == 2, "it went on"
+            said = one_sentence(err.splitlines()[-1])
+            assert refusal in said, said
+            assert contents(path) == before, "a refused run is left as it was"
+
+    check_each(check, CASES)
+
+
+def test_a_resumed_run_draws_the_figures_of_one_that_was_not_interrupted(interrupted, whole, tmp_path, mesascope):
     path = shutil.copytree(interrupted, tmp_path / "run")
-    damage(path)
-    before = contents(path)
-    code, _, err = mesascope("run", "tiny", "--resume", path)
-    if refusal is None:
-        assert code == 0, err
-        assert {name: data for name, data in contents(path).items() if name in contents(whole)} == contents(whole)
-    else:
-        assert code == 2, "it went on"
-        said = one_sentence(err.splitlines()[-1])
-        assert refusal in said, said
-        assert contents(path) == before, "a refused run is left as it was"
+    assert mesascope("run", "tiny", "--resume", path)[0] == 0
+    right = contents(whole)
+    assert {name: data for name, data in contents(path).items() if name in right} == right
 
 
 @pytest.mark.parametrize("lost", ["checkpoints", LAYER, f"{LAYER}/8"])
