@@ -184,6 +184,26 @@ def test_a_study_that_is_not_known_is_answered_with_all_that_are(capsys):
         assert "one-step" in said
 
 
+def test_a_device_that_is_not_there_is_refused(tmp_path, monkeypatch, capsys):
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a CUDA device")
+    monkeypatch.chdir(tmp_path)
+    assert main(["run", "one-step", "--device", "cuda"]) == 2
+    assert "device must be one that torch finds (cpu" in capsys.readouterr().err
+
+
+def test_resuming_with_another_version_says_so(finished, tmp_path, capsys):
+    path = tmp_path / "older"
+    shutil.copytree(finished[0], path)
+    config = json.loads((path / "config.json").read_text())
+    config["versions"]["torch"] = "2.9.0"
+    (path / "config.json").write_text(json.dumps(config))
+    assert main(["run", "two-steps", "--resume", str(path)]) == 0
+    assert "was begun with torch 2.9.0 and goes on with" in capsys.readouterr().err
+
+
 @dataclass(frozen=True)
 class Kinds:
     """Settings of every type that a flag can have."""
@@ -221,7 +241,7 @@ def kinds():
         yield
 
 
-@profile(max_examples=60)
+@profile(max_examples=25)
 @given(given=st.fixed_dictionaries({}, optional=VALUES), attached=st.booleans())
 def test_a_flag_takes_values_of_its_type_in_any_spelling(kinds, given, attached):
     """Lists of any length, negative numbers and scientific notation, with spaces or an = sign."""
@@ -289,16 +309,6 @@ def test_a_learner_that_is_not_there_is_refused_with_all_that_there_could_be(wor
     assert str(error.value).startswith(f"{said}{words} (")
 
 
-def test_a_device_that_is_not_there_is_refused(tmp_path, monkeypatch, capsys):
-    import torch
-
-    if torch.cuda.is_available():
-        pytest.skip("this machine has a CUDA device")
-    monkeypatch.chdir(tmp_path)
-    assert main(["run", "one-step", "--device", "cuda"]) == 2
-    assert "device must be one that torch finds (cpu" in capsys.readouterr().err
-
-
 def test_a_process_exits_with_code_2_and_no_traceback():
     done = mesascope("run", "one-step", "--seeds", "0")
     assert done.returncode == 2
@@ -312,13 +322,3 @@ def test_a_reader_that_leaves_early_gets_no_complaint():
         text=True,
     )
     assert (done.returncode, done.stdout.count("\n"), done.stderr) in ((0, 1, ""), (1, 1, ""))
-
-
-def test_resuming_with_another_version_says_so(finished, tmp_path, capsys):
-    path = tmp_path / "older"
-    shutil.copytree(finished[0], path)
-    config = json.loads((path / "config.json").read_text())
-    config["versions"]["torch"] = "2.9.0"
-    (path / "config.json").write_text(json.dumps(config))
-    assert main(["run", "two-steps", "--resume", str(path)]) == 0
-    assert "was begun with torch 2.9.0 and goes on with" in capsys.readouterr().err
