@@ -81,7 +81,7 @@ def test_learning_goes_on_bit_for_bit(name):
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_a_method_learns_its_first_task(name):
+def test_a_method_learns_its_first_task(name, unchecked):
     tasks = streams(0, tasks=1, samples=500)
     state = state_of(METHODS[name](), 0)
     fit(state, lambda step: batch_of(tasks, step, 10, passes=3), Training(steps=150))

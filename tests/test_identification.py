@@ -79,7 +79,7 @@ KINDS = [name for name in NATIVE if not any(one in name for one in ALIKE)]
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_a_candidate_is_named_and_its_parameters_are_found(name):
+def test_a_candidate_is_named_and_its_parameters_are_found(name, unchecked):
     true = planted(NATIVE[name])
     found = identify(NATIVE[name].build(**true), FAMILY, some(name), BUDGET)
     assert name in found.names, found
@@ -102,7 +102,7 @@ def test_a_candidate_whose_predictions_are_bound_to_labels_is_named(form, name, 
 
 @pytest.mark.parametrize("adapter", [*ADAPTERS, "replay"])
 @pytest.mark.parametrize("name", ["gradient-descent", "lasso", "nearest-neighbours"])
-def test_a_candidate_is_named_behind_every_adapter(name, adapter, tmp_path):
+def test_a_candidate_is_named_behind_every_adapter(name, adapter, tmp_path, unchecked):
     true = planted(NATIVE[name])
     learner = NATIVE[name].build(**true)
     if adapter == "replay":
@@ -430,7 +430,7 @@ def test_a_candidate_that_draws_is_ruled_out_by_a_learner_that_does_not():
     assert "scattered" not in own.standing.ruled_out
 
 
-def test_what_was_named_as_what_it_is_not_is_named_among_the_whole_catalogue():
+def test_what_was_named_as_what_it_is_not_is_named_among_the_whole_catalogue(unchecked):
     """Ridge regression on squares was called a small network when everything was named that was not ruled out."""
     name = "ridge on squares"
     few = candidates(FAMILY, sklearn=False)
@@ -439,7 +439,7 @@ def test_what_was_named_as_what_it_is_not_is_named_among_the_whole_catalogue():
     assert f"it is most like {NATIVE[name].family}: 0 %" in found.like
 
 
-def test_an_average_of_two_algorithms_is_named_nothing_among_the_whole_catalogue():
+def test_an_average_of_two_algorithms_is_named_nothing_among_the_whole_catalogue(unchecked):
     def alien(context, xq):
         return (learners.LeastSquares(0.5)(context, xq) + learners.NearestNeighbours(1)(context, xq)) / 2
 

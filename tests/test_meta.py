@@ -282,7 +282,7 @@ def test_batch_norm_normalises_by_what_was_asked_for(kind):
 
 @pytest.mark.parametrize("kind", ["transductive", "support", "running"])
 @pytest.mark.parametrize(("order", "steps"), [(2, 2), (1, 0)])
-def test_outer_gradients_pass_through_the_statistics_of_batch_norm(kind, order, steps):
+def test_outer_gradients_pass_through_the_statistics_of_batch_norm(kind, order, steps, unchecked):
     model, tasks = normalised(), episode(2)
     method = MAML(0.3, steps, order=order, batch_stats=kind, loss=mse_loss)
     names, values = zip(*((name, one.detach().requires_grad_()) for name, one in model.named_parameters()), strict=True)

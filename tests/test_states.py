@@ -50,7 +50,7 @@ def predictor(attention, heads, **more):
 @pytest.mark.parametrize(
     ("heads", "channels"), [*((heads, None) for heads in HEADS), (HEADS[1], ("blank", "now", "before"))]
 )
-def test_padding_on_the_left_changes_nothing(attention, heads, channels):
+def test_padding_on_the_left_changes_nothing(attention, heads, channels, unchecked):
     """Sequences of different lengths, whatever stands before them, read in two parts and decoded on."""
     net = predictor(attention, heads, channels=channels)
     lengths = [11, 8, 5, 1]

@@ -55,7 +55,7 @@ def plus(steps, eta, gamma, each=False, **kwargs):
 @pytest.mark.parametrize(
     ("seed", "factors"), [(0, (1, 1)), (1, (0.1, 0.1)), (2, (0.1, 10)), (3, (10, 0.1)), (4, (10, 10)), (5, (3, 0.3))]
 )
-def test_known_optima_are_reached_from_starts_within_a_factor_of_ten(steps, each, known, factors, seed):
+def test_known_optima_are_reached_from_starts_within_a_factor_of_ten(steps, each, known, factors, seed, unchecked):
     tuned = tune_spectral(plus(steps, 3.0 * factors[0], 0.04 * factors[1], each), WIDE, seed=seed)
     assert abs(tuned.mse.value - known) < 4 * tuned.mse.stderr
     assert 0 <= tuned.starts[0] <= tuned.starts[-1]
@@ -78,7 +78,7 @@ def test_no_start_is_too_large_or_too_small(eta, gamma):
 
 @pytest.mark.parametrize("rule", [lambda k: plus(k, 2.0, 0.02, each=True), lambda k: GradientDescent(k, [2.0] * k)])
 @pytest.mark.parametrize("noise", [0.0, 0.4])
-def test_more_steps_are_never_worse_on_spectra(rule, noise):
+def test_more_steps_are_never_worse_on_spectra(rule, noise, unchecked):
     family = LinearRegression(5, 5, noise=noise)
     losses = [tune_spectral(rule(steps), family, contexts=300).mse.value for steps in range(1, 5)]
     assert losses == sorted(losses, reverse=True)
@@ -86,7 +86,7 @@ def test_more_steps_are_never_worse_on_spectra(rule, noise):
 
 
 @pytest.mark.parametrize("clip", [None, 3.0])
-def test_more_steps_are_never_worse_on_tasks(clip):
+def test_more_steps_are_never_worse_on_tasks(clip, unchecked):
     family = LinearRegression(4, 4, x="exponential")  # has no spectral loss: every step is found on tasks
     losses = [
         tune(plus(steps, 0.3, 0.01, each=True, token_clip=clip), family, tasks=200).mse.value for steps in (1, 2, 3)
@@ -111,7 +111,7 @@ def test_the_loss_reported_is_that_of_fresh_tasks():
     assert tuned.mse.value != pytest.approx(fitted.value, rel=1e-2)
 
 
-def test_clipped_steps_are_no_worse_than_the_optimum_without_a_clip():
+def test_clipped_steps_are_no_worse_than_the_optimum_without_a_clip(unchecked):
     """Below what a search from equal sizes alone finds, by far."""
     learner = plus(3, 8.0, 0.1, each=True, token_clip=10.0)
     tuned = tune(learner, NARROW, tasks=200)
