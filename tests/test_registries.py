@@ -267,7 +267,7 @@ def test_causal_layers_keep_the_contract_alone_and_as_an_ensemble(attention, ext
     heads = AttentionConfig(**{"width": 8, "n_heads": 4, "init_scale": 2.0, **extra})
     config = SequencePredictorConfig(CausalTransformerConfig(heads, 2, attention, mlp=2, layer_norm=True), 3)
     nets = [config.build(stream(seed, "init")) for seed in range(2)]
-    check_predictor(nets[0])
+    check_predictor(nets[0], LinearDynamics(d=3, length=7))
     ensemble, sequence = Ensemble(nets), LinearDynamics(d=3, length=7).sample(4, stream(0, "ensemble"))
     both = ensemble(sequence.expand(2, *sequence.shape))
     for net, answer in zip(nets, both, strict=True):
@@ -313,7 +313,7 @@ def test_constructions_that_predict_equal_their_algorithms(build, d, steps, star
     with torch.no_grad():
         expected = algorithm(sequence)
         torch.testing.assert_close(network(sequence), expected, rtol=1e-12, atol=1e-12)
-    check_predictor(network.float(), LinearDynamics(d, 12))
+    check_predictor(network.float(), LinearDynamics(d, 7))
     blind = sequence @ (torch.zeros_like(sequence[0, :1].mT) if w0 is None else w0.mT)
     assert float((expected - blind).abs().max()) > 1e-2, "an algorithm that does nothing shows nothing"
 

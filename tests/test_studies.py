@@ -43,7 +43,7 @@ SHRUNK = {
     "continual-online": {"steps": 30, "width": 8, "stays": (0.5,)},  # for the same reason: many first batches of tasks
     "continual-mnist": {
         "samples": 100, "many_samples": 20, "queries": 200, "tasks": 2, "many_tasks": 3, "width": 12, "widths": (4, 6),
-        "passes": 1, "pass_tasks": 2, "mer_batches": 2,
+        "passes": 1, "pass_tasks": 2, "mer_batches": 2, "side_seeds": 2,
     },
 }  # fmt: skip
 TINY = {
@@ -56,7 +56,7 @@ TINY = {
     "slow_tasks": 3,
 }
 # Sequences cost fifty times what tasks of one query do.
-TINY_SEQUENCES = {"tasks": 20, "tune_tasks": 12, "watch_tasks": 8, "probe_tasks": 20, "averaged_tasks": 1}
+TINY_SEQUENCES = {"tasks": 20, "tune_tasks": 60, "watch_tasks": 8, "probe_tasks": 20, "averaged_tasks": 1}
 
 
 def hardly_trained(settings, trained=4, **tiny):
