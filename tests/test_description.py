@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from mesascope.identification.behaviour import behaviour_of
-from mesascope.identification.description import described
+from mesascope.identification.behaviour import behaviour_of, described
 from mesascope.learners import LeastSquares, NearestNeighbours
 from mesascope.streams import stream
 from mesascope.tasks import LinearRegression

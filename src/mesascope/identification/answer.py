@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import msgspec
 
 from mesascope.errors import ArgumentError
 from mesascope.evidence.tables import Table, Tabular
-from mesascope.identification.behaviour import Behaviour
+from mesascope.identification.behaviour import Behaviour, described
 from mesascope.identification.conditions import OWN
-from mesascope.identification.description import described
 from mesascope.identification.likeness import Apart, Likeness
 from mesascope.identification.mixture import Mixture
 from mesascope.identification.verdict import EXACT, OWN_TASKS, RUNS, Row, Share, Standing, standing
@@ -30,8 +30,65 @@ _MOST = 10_000
 _UNLIKE = 0.5
 
 
+class Answer(Tabular):
+    """Result with a verdict in sentences, which can be saved as a run."""
+
+    _kind: ClassVar[str]
+
+    @property
+    @abstractmethod
+    def sentences(self) -> list[str]:
+        """Sentences of the verdict."""
+
+    @abstractmethod
+    def tables(self) -> dict[str, Table]:
+        """All measurements, by title."""
+
+    @property
+    def verdict(self) -> str:
+        """Verdict in sentences."""
+        return " ".join(self.sentences)
+
+    @classmethod
+    def from_dict(cls, record: Mapping[str, Any]) -> Self:
+        """The inverse of `to_dict`."""
+        try:
+            return msgspec.convert(record, cls)
+        except msgspec.ValidationError as error:
+            raise ArgumentError(f"record must be that of {cls._kind}, but is not ({error}): restore it.") from None
+
+    def to_dict(self) -> dict[str, Any]:
+        """All fields as plain Python numbers, texts, lists and dicts, with the verdict in words."""
+        return super().to_dict() | {"verdict": self.verdict}
+
+    def save(self, folder: str | Path, settings: Mapping[str, Any] | None = None) -> Run:
+        """Save the result as a run, with figures and report.html, in a new folder.
+
+        Args:
+            settings: settings of the identification, to store in the run.
+        """
+        from mesascope.identification.reporting import saved
+
+        return saved(self, folder, settings or {})
+
+    def report(self, path: str | Path) -> Path:
+        """Write a self-contained HTML page with tables and figures to ``path``."""
+        from mesascope.identification.reporting import page
+
+        return page(self, path)
+
+    def __str__(self) -> str:
+        return f"{self.verdict}\n{self.table()!r}"
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        return f"<p>{escape(self.verdict)}</p>{self.table()._repr_html_()}"
+
+
 @dataclass(frozen=True, repr=False)
-class Identification(Tabular):
+class Identification(Answer):
     """Result of `identify`.
 
     Args:
@@ -56,6 +113,8 @@ class Identification(Tabular):
         unmeasured: reason for each measurement that was not made.
     """
 
+    _kind = "an identification"
+
     learner: str
     seed: int
     answers: tuple[Mapping[str, Any], ...]
@@ -73,16 +132,6 @@ class Identification(Tabular):
     apart: Apart
     unmeasured: Mapping[str, str]
 
-    @classmethod
-    def from_dict(cls, record: Mapping[str, Any]) -> Identification:
-        """The inverse of `to_dict`."""
-        try:
-            return msgspec.convert(record, cls)
-        except msgspec.ValidationError as error:
-            raise ArgumentError(
-                f"record must be that of an identification, but is not ({error}): restore it."
-            ) from None
-
     @property
     def standing(self) -> Standing:
         """Verdict on every candidate: named, not measured well enough, or ruled out."""
@@ -94,13 +143,8 @@ class Identification(Tabular):
         return tuple(self.standing.names)
 
     @property
-    def verdict(self) -> str:
-        """Verdict in sentences: nearest family, exact match, deviations and behaviour."""
-        return " ".join(self.sentences)
-
-    @property
     def sentences(self) -> list[str]:
-        """Sentences of the verdict."""
+        """Sentences about the nearest family, the exact match, deviations and behaviour."""
         return [part for part in (self.like, self.exactly, self.departs, self.description) if part]
 
     @property
@@ -235,32 +279,7 @@ class Identification(Tabular):
 
     def to_dict(self) -> dict[str, Any]:
         """All fields as plain Python numbers, texts, lists and dicts, with the verdict in words."""
-        return super().to_dict() | {"verdict": self.verdict, "names": list(self.names), "sense": self.standing.kind}
-
-    def save(self, folder: str | Path, settings: Mapping[str, Any] | None = None) -> Run:
-        """Save the result as a run, with figures and report.html, in a new folder.
-
-        Args:
-            settings: settings of the identification, to store in the run.
-        """
-        from mesascope.identification.reporting import saved
-
-        return saved(self, folder, settings or {})
-
-    def report(self, path: str | Path) -> Path:
-        """Write a self-contained HTML page with tables and figures to ``path``."""
-        from mesascope.identification.reporting import page
-
-        return page(self, path)
-
-    def __str__(self) -> str:
-        return f"{self.verdict}\n{self.table()!r}"
-
-    def __repr__(self) -> str:
-        return str(self)
-
-    def _repr_html_(self) -> str:
-        return f"<p>{escape(self.verdict)}</p>{self.table()._repr_html_()}"
+        return super().to_dict() | {"names": list(self.names), "sense": self.standing.kind}
 
 
 def like(learner: str, shares: Sequence[Share]) -> str:

@@ -36,14 +36,19 @@ def answers(learner: Learner, tasks: Mapping[str, Episode], partly: bool = False
             with torch.no_grad(), warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # that an estimator did not converge
                 predicted = predict_in_eval(learner, together.context, together.xq)
-            answer = check_answer(learner, predicted, together.yq.shape).double()
+            whole = check_answer(learner, predicted, together.yq.shape).double()
         except UnusableModelError:
             raise
         except (MesascopeError, ValueError):
             continue
-        parts = answer.split([len(tasks[name].xq) for name in names])
+        parts = whole.split([len(tasks[name].xq) for name in names])
         found |= {name: part for name, part in zip(names, parts, strict=True) if partly or bool(bounded(part).all())}
     return {name: found[name] for name in tasks if name in found}
+
+
+def answer(learner: Learner, tasks: Episode) -> Float[Tensor, "tasks m dy"] | None:
+    """Predictions of a learner on tasks of one condition; None if it raises an error or one exceeds `LARGEST`."""
+    return answers(learner, {"": tasks}).get("")
 
 
 def bounded(*answers: Float[Tensor, "tasks m dy"]) -> Tensor:
@@ -66,18 +71,20 @@ def joined(episodes: Sequence[Episode]) -> Episode:
     return Episode(Context(torch.cat(x), torch.cat(y)), torch.cat(queries), torch.cat(targets))
 
 
-def sizes(tasks: Mapping[str, Episode], seen: Answers) -> dict[str, Tensor]:
-    """Divisors of squared differences, by condition and task.
+def size(tasks: Episode, predicted: Float[Tensor, "tasks m dy"]) -> Float[Tensor, " tasks"]:
+    """Divisors of squared differences, by task.
 
     Each divisor is the variance of predictions, of the task or of all tasks, whichever is larger. Divisors are scaled
     so that the constant mean prediction has an average difference of 1.
     """
-    found = {}
-    for name, predicted in seen.items():
-        own = variances(tasks[name], predicted)
-        larger = torch.maximum(own, own.mean())
-        found[name] = larger * (own / larger).mean()
-    return found
+    own = variances(tasks, predicted)
+    larger = torch.maximum(own, own.mean())
+    return larger * (own / larger).mean()
+
+
+def sizes(tasks: Mapping[str, Episode], seen: Answers) -> dict[str, Tensor]:
+    """Divisors of squared differences, by condition and task: see `size`."""
+    return {name: size(tasks[name], predicted) for name, predicted in seen.items()}
 
 
 def variances(tasks: Episode, predicted: Float[Tensor, "tasks m dy"]) -> Float[Tensor, " tasks"]:

@@ -11,16 +11,26 @@ import torch
 from torch import nn
 
 from mesascope.evidence.tables import Table
-from mesascope.identification.answering import answers, sizes, squared_differences
+from mesascope.identification.answering import answer, answers, size, squared_differences
+from mesascope.identification.conditions import random_bases, random_orders, with_inputs, with_labels
 from mesascope.identification.verdict import EXACT
 from mesascope.measurement import Measurement
 from mesascope.modes import guarded
 from mesascope.shapes import Float, Tensor
 from mesascope.streams import seeded
 from mesascope.tasks import Context, Episode, Learner
+from mesascope.text import percent_text
 
-# A change of a task, and the map that an invariant (or equivariant) learner's predictions undergo.
-Change = Callable[[Episode, torch.Generator], tuple[Episode, Callable[[Tensor], Tensor]]]
+# Minimum share of copied labels, and minimum R^2 of a spectral filter, for a description to state these.
+_MOST = 0.9
+# Minimum ratio of a pair's weight to the average weight, for a description to name the pair.
+_HEAVY = 2.0
+_RANKS = {0: "nearest", 1: "second nearest", 2: "third nearest"}
+# Number of standard errors by which a measurement must exceed a bound.
+_ERRORS = 3.0
+# Changed tasks, and the map that an invariant (or equivariant) learner's predictions undergo.
+Changed = tuple[Episode, Callable[[Tensor], Tensor]]
+Change = Callable[[Episode, torch.Generator], Changed]
 
 
 @dataclass(frozen=True)
@@ -84,13 +94,13 @@ def smoother_weights(learner: Learner, tasks: Episode) -> Float[Tensor, "tasks m
 
     None if the learner does not answer. Labels are changed by their root mean square, so that rounding is negligible.
     """
-    x, y = tasks.context
+    y = tasks.context.y
     step = y.square().mean((-2, -1), keepdim=True).sqrt().clamp_min(torch.finfo(y.dtype).tiny)
     moved = {"": tasks}
     for row in range(y.shape[-2]):
         change = torch.zeros_like(y)
         change[:, row, :1] = step[:, 0]
-        moved[str(row)] = tasks._replace(context=Context(x, y + change))
+        moved[str(row)] = with_labels(tasks, y + change)
     found = answers(learner, moved)
     if len(found) < len(moved):
         return None
@@ -99,33 +109,31 @@ def smoother_weights(learner: Learner, tasks: Episode) -> Float[Tensor, "tasks m
 
 def _weight_shares(weights: Float[Tensor, "tasks m n"]) -> tuple[Measurement, ...]:
     """Share of each column in the sum of absolute weights, averaged over queries; 0 for queries without weights."""
-    sizes = weights.abs()
-    shares = (sizes / sizes.sum(-1, keepdim=True)).nan_to_num(0.0).mean(1)
+    shares = (weights.abs() / weights.abs().sum(-1, keepdim=True)).nan_to_num(0.0).mean(1)
     return tuple(Measurement.of(column) for column in shares.unbind(1))
 
 
 def _copies(learner: Learner, tasks: Episode) -> Measurement | None:
     """Share of predictions that equal a label of their context up to rounding; None without an answer."""
-    found = answers(learner, {"": tasks})
-    if not found:
+    found = answer(learner, tasks)
+    if found is None:
         return None
     labels = tasks.context.y.double()
-    distances = torch.cdist(found[""], labels).amin(-1)
+    distances = torch.cdist(found, labels).amin(-1)
     near = distances <= EXACT**0.5 * labels.square().mean((-2, -1)).sqrt()[:, None]
     return Measurement.of(near.double().mean(-1))
 
 
 def superposition(learner: Learner, tasks: Episode) -> Measurement | None:
-    """Squared difference of f(y + y') and f(y) + f(y'), divided by `sizes`; y' are the labels of another task."""
-    x, y = tasks.context
-    other = y.roll(1, 0)
-    parts = {"one": y, "other": other, "both": y + other}
-    episodes = {name: tasks._replace(context=Context(x, labels)) for name, labels in parts.items()}
-    found = answers(learner, episodes)
-    if len(found) < len(parts):
+    """Squared difference of f(y + y') and f(y) + f(y'), divided by `size`; y' are the labels of another task."""
+    one = tasks.context.y
+    other = one.roll(1, 0)
+    both = with_labels(tasks, one + other)
+    found = answers(learner, {"one": tasks, "other": with_labels(tasks, other), "both": both})
+    if len(found) < 3:
         return None
-    size = sizes({"both": episodes["both"]}, {"both": found["both"]})["both"]
-    return Measurement.of(squared_differences(found["both"], found["one"] + found["other"], size))
+    divisor = size(both, found["both"])
+    return Measurement.of(squared_differences(found["both"], found["one"] + found["other"], divisor))
 
 
 def spectral_filter(weights: Float[Tensor, "tasks m n"], tasks: Episode, bins: int = 12) -> tuple[Table, Measurement]:
@@ -161,17 +169,13 @@ def implicit_weights(
     learner: Learner, tasks: Episode, queries: Float[Tensor, "tasks m dx"]
 ) -> tuple[Float[Tensor, "tasks dx dy"], Measurement] | None:
     """Least-squares linear map from ``queries`` to a learner's predictions, for each task, and the R^2."""
-    found = answers(learner, {"": Episode(tasks.context, queries, queries.new_zeros(*queries.shape[:-1], _dy(tasks)))})
-    if not found:
+    targets = queries.new_zeros(*queries.shape[:-1], tasks.context.y.shape[-1])
+    predicted, queries = answer(learner, Episode(tasks.context, queries, targets)), queries.double()
+    if predicted is None:
         return None
-    predicted, queries = found[""], queries.double()
     maps = torch.linalg.lstsq(queries, predicted).solution
     left = (predicted - queries @ maps).square().sum((-2, -1))
     return maps, _explained(left, predicted.square().sum((-2, -1)))
-
-
-def _dy(tasks: Episode) -> int:
-    return tasks.context.y.shape[-1]
 
 
 def _explained(left: Tensor, whole: Tensor) -> Measurement:
@@ -185,58 +189,45 @@ def _explained(left: Tensor, whole: Tensor) -> Measurement:
 def invariances(learner: Learner, tasks: Episode, generator: torch.Generator) -> dict[str, Measurement]:
     """Squared difference from the predictions of an invariant learner, for each change of the task.
 
-    Squared differences are divided by `sizes`; changes that the learner does not answer are missing.
+    Squared differences are divided by `size`; changes that the learner does not answer are missing.
     """
-    plain = answers(learner, {"": tasks})
-    if not plain:
-        return {}
-    found = {}
-    for name, change in INVARIANCES.items():
+    plain, found = answer(learner, tasks), {}
+    for name, change in INVARIANCES.items() if plain is not None else ():
         changed, expected = change(tasks, generator)
-        seen = answers(learner, {"": changed})
-        if seen:
-            wanted = expected(plain[""])
-            size = sizes({"": changed}, {"": wanted})[""]
-            found[name] = Measurement.of(squared_differences(seen[""], wanted, size))
+        seen = answer(learner, changed)
+        if seen is not None:
+            wanted = expected(plain)
+            found[name] = Measurement.of(squared_differences(seen, wanted, size(changed, wanted)))
     return found
 
 
-def _permuted(tasks: Episode, generator: torch.Generator) -> tuple[Episode, Callable[[Tensor], Tensor]]:
-    x, y = tasks.context
-    order = torch.rand(x.shape[:2], generator=generator, device=generator.device).argsort(-1)[..., None].to(x.device)
-    context = Context(torch.take_along_dim(x, order, -2), torch.take_along_dim(y, order, -2))
-    return tasks._replace(context=context), lambda predicted: predicted
+def _same(predicted: Tensor) -> Tensor:
+    return predicted
+
+
+def _permuted(tasks: Episode, generator: torch.Generator) -> Changed:
+    order = random_orders(tasks, generator)
+    context = Context(*(torch.take_along_dim(part, order, -2) for part in tasks.context))
+    return tasks._replace(context=context), _same
 
 
 def _labels(change: Callable[[Tensor], Tensor]) -> Change:
     """Change of labels that should change predictions in the same way."""
-
-    def made(tasks: Episode, generator: torch.Generator) -> tuple[Episode, Callable[[Tensor], Tensor]]:
-        return tasks._replace(context=Context(tasks.context.x, change(tasks.context.y))), change
-
-    return made
+    return lambda tasks, generator: (with_labels(tasks, change(tasks.context.y)), change)
 
 
 def _inputs(change: Callable[[Tensor], Tensor]) -> Change:
     """Change of all inputs that should not change predictions."""
-
-    def made(tasks: Episode, generator: torch.Generator) -> tuple[Episode, Callable[[Tensor], Tensor]]:
-        changed = tasks._replace(context=Context(change(tasks.context.x), tasks.context.y), xq=change(tasks.xq))
-        return changed, lambda predicted: predicted
-
-    return made
+    return lambda tasks, generator: (with_inputs(tasks, change), _same)
 
 
-def _rotated(tasks: Episode, generator: torch.Generator) -> tuple[Episode, Callable[[Tensor], Tensor]]:
-    d = tasks.xq.shape[-1]
-    draw = torch.randn(len(tasks.xq), d, d, generator=generator, dtype=tasks.xq.dtype, device=generator.device)
-    basis, _ = torch.linalg.qr(draw.to(tasks.xq))
-    return _inputs(lambda x: x @ basis)(tasks, generator)
+def _rotated(tasks: Episode, generator: torch.Generator) -> Changed:
+    basis = random_bases(tasks, generator)
+    return with_inputs(tasks, lambda x: x @ basis), _same
 
 
-def _twice(tasks: Episode, generator: torch.Generator) -> tuple[Episode, Callable[[Tensor], Tensor]]:
-    context = Context(*(torch.cat([part, part], -2) for part in tasks.context))
-    return tasks._replace(context=context), lambda predicted: predicted
+def _twice(tasks: Episode, generator: torch.Generator) -> Changed:
+    return tasks._replace(context=Context(*(torch.cat([part, part], -2) for part in tasks.context))), _same
 
 
 def controls(
@@ -257,9 +248,9 @@ def controls(
         asked["untrained"] = (other, tasks)
     found = {}
     for name, (one, episode) in asked.items():
-        seen, answer = answers(one, {"": episode}), episode.yq.double()
-        if seen and answer.any():
-            errors, zero = ((part - answer).square().mean((-2, -1)) for part in (seen[""], 0 * answer))
+        seen, targets = answer(one, episode), episode.yq.double()
+        if seen is not None and targets.any():
+            errors, zero = (part.square().mean((-2, -1)) for part in (seen - targets, targets))
             found[name] = Measurement.ratio(errors, zero)
     return found
 
@@ -292,3 +283,59 @@ INVARIANCES: Mapping[str, Change] = {
     "inputs and one": _inputs(lambda x: x + 1),
     "every pair twice": _twice,
 }
+
+
+def described(own: Behaviour, tolerance: float) -> str:
+    """Describe linearity in labels, weights of pairs, spectral filter and invariances, if measured.
+
+    Args:
+        tolerance: squared difference, relative to the variance of predictions, below which a property holds.
+    """
+    parts = [_label_phrase(own, tolerance), _weight_phrase(own), _filter_phrase(own, tolerance)]
+    said = ", ".join(part for part in parts if part)
+    return " ".join(part for part in (f"It {said}." if said else "", _change_phrase(own, tolerance)) if part)
+
+
+def _label_phrase(own: Behaviour, tolerance: float) -> str:
+    if own.positions and not any(one.value for one in own.positions):
+        return "does not depend on labels"
+    if own.copies is not None and own.copies.value > 0:
+        copied = f"repeats a label of its context in {percent_text(own.copies.value)} of its predictions"
+        if own.copies.value > _MOST or own.superposition is None:
+            return copied
+    if own.superposition is None:
+        return ""
+    if _below(own.superposition, tolerance):
+        return "is linear in labels"
+    return f"is not linear in labels ({percent_text(own.superposition.value)} of the variance of its predictions)"
+
+
+def _weight_phrase(own: Behaviour) -> str:
+    """Phrase about the pair with the most weight, by position or distance, if this is far above the average."""
+    found = []
+    for shares, names in ((own.ranks, _RANKS), (own.positions, {0: "first", len(own.positions) - 1: "last"})):
+        index = max(range(len(shares)), key=lambda one: shares[one].value, default=-1)
+        if index >= 0 and shares[index].value - _ERRORS * shares[index].stderr > _HEAVY / len(shares):
+            pair = f"the {names[index]} pair" if index in names else f"pair {index + 1}"
+            found.append(f"gives {percent_text(shares[index].value)} of its weight to {pair} of {len(shares)}")
+    return ", ".join(found)
+
+
+def _filter_phrase(own: Behaviour, tolerance: float) -> str:
+    linear = own.superposition is not None and _below(own.superposition, tolerance)
+    if not linear or own.filtered is None or own.filtered.value < _MOST:
+        return ""
+    return f"weighs pairs by a spectral filter ({percent_text(own.filtered.value)} of its weights)"
+
+
+def _change_phrase(own: Behaviour, tolerance: float) -> str:
+    kept = [name for name, one in own.invariances.items() if _below(one, tolerance)]
+    broken = {name: one.value for name, one in own.invariances.items() if not _below(one, tolerance)}
+    lost = ", ".join(f"{name} ({percent_text(value)})" for name, value in broken.items())
+    parts = [f"respects {', '.join(kept)}" if kept else "", f"does not respect {lost}" if lost else ""]
+    said = "; ".join(part for part in parts if part)
+    return f"Of changes to a task it {said}." if said else ""
+
+
+def _below(one: Measurement, bound: float) -> bool:
+    return one.value + _ERRORS * one.stderr < bound

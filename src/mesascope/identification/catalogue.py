@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 import importlib.util
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
 
 from mesascope import learners
 from mesascope.evidence.tables import Table
@@ -17,12 +17,12 @@ from mesascope.identification.candidate import FAMILIES, Candidate
 from mesascope.learners import Range
 from mesascope.records import facts
 from mesascope.shapes import Tensor
-from mesascope.tasks import LinearRegression
+from mesascope.tasks import Learner, LinearRegression
 
 # Numbers of steps for descents with one size per step.
 _SIZES = range(2, 6)
-_NEIGHBOURS = {"k": Range(1, 10, "integer")}
-_COMPONENTS = {"count": Range(1, 10, "integer")}
+
+Build = Callable[..., Learner]
 
 
 class Catalogue(list[Candidate]):
@@ -33,17 +33,12 @@ class Catalogue(list[Candidate]):
     """
 
     def __repr__(self) -> str:
-        return repr(
-            Table(
-                {
-                    "family": one.family,
-                    "candidate": one.name,
-                    "free parameters": ", ".join(one.free),
-                    "costly": "yes" if one.costly else "",
-                }
-                for one in sorted(self, key=lambda one: FAMILIES.index(one.family))
-            )
-        )
+        rows = [
+            {"family": one.family, "candidate": one.name, "free parameters": ", ".join(one.free),
+             "costly": "yes" if one.costly else ""}
+            for one in sorted(self, key=lambda one: FAMILIES.index(one.family))
+        ]  # fmt: skip
+        return repr(Table(rows))
 
 
 def candidates(family: Any = None, *, sklearn: bool = True) -> Catalogue:
@@ -60,17 +55,27 @@ def candidates(family: Any = None, *, sklearn: bool = True) -> Catalogue:
     >>> [one.name for one in candidates(sklearn=False)][:4]
     ['zero', 'constant', 'mean', 'last label']
     """
-    found = Catalogue(one for kind in _KINDS for one in kind(family))
+    found = Catalogue(replace(one, family=kind) for kind, listed in _KINDS.items() for one in listed(family))
     if sklearn and importlib.util.find_spec("sklearn"):
         found += estimators.candidates()
     return found
 
 
-def _constants_and_averages(family: Any) -> Iterator[Candidate]:
-    yield Candidate("zero", learners.Zero, family="constants")
-    yield Candidate("constant", learners.Constant, facts("learner", "constant")["free"], "constants", formula=_mean)
-    yield Candidate("mean", learners.Mean, family="averages")
-    yield Candidate("last label", learners.LastLabel, family="averages")
+def _free(learner: str) -> dict[str, Range]:
+    """Ranges of the parameters of a registered learner."""
+    return facts("learner", learner)["free"]
+
+
+def _around(outer: Callable[[Any], Learner], inner: Build) -> Build:
+    """Builder of a learner within another one, from the parameters of the inner one."""
+    return lambda **own: outer(inner(**own))
+
+
+def _constants(family: Any) -> list[Candidate]:
+    return [
+        Candidate("zero", learners.Zero),
+        Candidate("constant", learners.Constant, _free("constant"), formula=_mean),
+    ]
 
 
 def _mean(answers: Mapping[str, Tensor]) -> dict[str, float]:
@@ -78,145 +83,136 @@ def _mean(answers: Mapping[str, Tensor]) -> dict[str, float]:
     return {"value": float(torch.stack([one.mean() for one in answers.values()]).mean())}
 
 
-def _neighbours(family: Any) -> Iterator[Candidate]:
-    def nearest(metric: str, weights: str) -> Callable[..., nn.Module]:
-        return functools.partial(learners.NearestNeighbours, metric=metric, weights=weights)
-
-    def standardised(k: int) -> nn.Module:
-        return learners.Standardised(learners.NearestNeighbours(k))
-
-    yield Candidate("nearest-neighbours", nearest("euclidean", "uniform"), _NEIGHBOURS, "neighbours")
-    yield Candidate("nearest-neighbours by distance", nearest("euclidean", "distance"), _NEIGHBOURS, "neighbours")
-    yield Candidate("manhattan nearest-neighbours", nearest("manhattan", "uniform"), _NEIGHBOURS, "neighbours")
-    yield Candidate("standardised nearest-neighbours", standardised, _NEIGHBOURS, "neighbours")
-    free = facts("learner", "kernel-smoother")["free"]
-    for kernel in learners.KERNELS:
-        build = functools.partial(learners.KernelSmoother, kernel)
-        yield Candidate(f"{kernel} kernel-smoother", build, free, "neighbours")
+def _averages(family: Any) -> list[Candidate]:
+    return [Candidate("mean", learners.Mean), Candidate("last label", learners.LastLabel)]
 
 
-def _kernel_ridge(family: Any) -> Iterator[Candidate]:
-    free = facts("learner", "kernel-ridge")["free"]
-    for kernel in learners.RIDGE_KERNELS:
-        build = functools.partial(learners.KernelRidge, kernel)
-        yield Candidate(f"{kernel} kernel-ridge", build, free, "kernel regression")
-
-
-def _descents(family: Any) -> Iterator[Candidate]:
-    yield Candidate("averaging", learners.Averaging, family="descent")
-    pairs = getattr(family, "n_context", 1)
-    for name, kind in _DESCENTS.items():
-        free = facts("learner", name)["free"]
-        yield from _of_sizes(name, kind, free)
-        # Step sizes refer to the family's context length, if it is fixed.
-        yield from _of_sizes(f"summed {name}", lambda kind=kind, **own: learners.Summed(kind(**own), pairs), free)
-    yield Candidate(
-        "centred gradient-descent",
-        lambda **own: learners.Centred(learners.GradientDescent(**own)),
-        facts("learner", "gradient-descent")["free"],
-        "descent",
-    )
-    yield Candidate(
-        "kernel-gradient-descent on squares",
-        functools.partial(learners.KernelGradientDescent, learners.squares),
-        facts("learner", "kernel-gradient-descent")["free"],
-        "descent",
-    )
-    built = {
-        "conjugate-gradients": (learners.ConjugateGradients, {"steps": Range(1, 6, "integer")}),
-        "gradient-descent with momentum": (learners.Momentum, facts("learner", "momentum")["free"]),
-        "gradient-descent with Nesterov momentum": (
-            functools.partial(learners.Momentum, nesterov=True),
-            facts("learner", "momentum")["free"],
-        ),
-        "normalised-descent": (learners.NormalisedDescent, facts("learner", "normalised-descent")["free"]),
+def _neighbours(family: Any) -> list[Candidate]:
+    nearest = learners.NearestNeighbours
+    builds = {
+        "nearest-neighbours": nearest,
+        "nearest-neighbours by distance": partial(nearest, weights="distance"),
+        "manhattan nearest-neighbours": partial(nearest, metric="manhattan"),
+        "standardised nearest-neighbours": _around(learners.Standardised, nearest),
     }
+    return [
+        *(Candidate(name, build, {"k": Range(1, 10, "integer")}) for name, build in builds.items()),
+        *_of_kernels("kernel-smoother", learners.KernelSmoother, learners.KERNELS),
+    ]
+
+
+def _kernel_ridge(family: Any) -> list[Candidate]:
+    return _of_kernels("kernel-ridge", learners.KernelRidge, learners.RIDGE_KERNELS)
+
+
+def _of_kernels(name: str, build: Build, kernels: Iterable[str]) -> list[Candidate]:
+    return [Candidate(f"{kernel} {name}", partial(build, kernel), _free(name)) for kernel in kernels]
+
+
+def _descents(family: Any) -> list[Candidate]:
+    descent, momentum = _free("gradient-descent"), _free("momentum")
+    # Step sizes refer to the family's context length, if it is fixed.
+    summed = partial(learners.Summed, pairs=getattr(family, "n_context", 1))
+    found = [Candidate("averaging", learners.Averaging)]
+    descents = {
+        "gradient-descent": learners.GradientDescent,
+        "gradient-descent-plus-plus": learners.GradientDescentPlusPlus,
+    }
+    for name, build in descents.items():
+        found += _of_sizes(name, build, _free(name)) + _of_sizes(f"summed {name}", _around(summed, build), _free(name))
+    found += [
+        Candidate("centred gradient-descent", _around(learners.Centred, learners.GradientDescent), descent),
+        Candidate(
+            "kernel-gradient-descent on squares", partial(learners.KernelGradientDescent, learners.squares),
+            _free("kernel-gradient-descent"),
+        ),
+        Candidate("conjugate-gradients", learners.ConjugateGradients, {"steps": Range(1, 6, "integer")}),
+        Candidate("gradient-descent with momentum", learners.Momentum, momentum),
+        Candidate("gradient-descent with Nesterov momentum", partial(learners.Momentum, nesterov=True), momentum),
+        Candidate("normalised-descent", learners.NormalisedDescent, _free("normalised-descent")),
+    ]  # fmt: skip
     if getattr(family, "d_out", 1) > 1:  # with one target, Muon is normalised descent
-        built["muon"] = (learners.Muon, facts("learner", "muon")["free"])
-    for name, (build, free) in built.items():
-        yield Candidate(name, build, free, "descent")
+        found.append(Candidate("muon", learners.Muon, _free("muon")))
     d = getattr(family, "d_in", None)
     if d is not None:
-        yield Candidate(
-            "one-step preconditioned-gradient-descent",
-            lambda eta: learners.PreconditionedGradientDescent(eta * torch.eye(d, dtype=torch.float64)),
-            {"eta": facts("learner", "gradient-descent")["free"]["eta"]},
-            "descent",
-            own_sizes=True,
-        )
+
+        def preconditioned(eta: float) -> Learner:
+            return learners.PreconditionedGradientDescent(eta * torch.eye(d, dtype=torch.float64))
+
+        free = {"eta": descent["eta"]}
+        found.append(Candidate("one-step preconditioned-gradient-descent", preconditioned, free, own_sizes=True))
+    return found
 
 
-_DESCENTS = {
-    "gradient-descent": learners.GradientDescent,
-    "gradient-descent-plus-plus": learners.GradientDescentPlusPlus,
-}
-
-
-def _of_sizes(name: str, build: Callable[..., Any], free: Mapping[str, Range]) -> Iterator[Candidate]:
+def _of_sizes(name: str, build: Build, free: Mapping[str, Range]) -> list[Candidate]:
     """Descents with one size for all steps, and with one size per step."""
-    yield Candidate(name, build, free, "descent")
     real = {parameter: one for parameter, one in free.items() if parameter != "steps"}
-    for count in _SIZES:
-        own = functools.partial(build, steps=count)
-        yield Candidate(f"{name} of {count} sizes", own, real, "descent", own_sizes=True)
+    return [
+        Candidate(name, build, free),
+        *(
+            Candidate(f"{name} of {count} sizes", partial(build, steps=count), real, own_sizes=True)
+            for count in _SIZES
+        ),
+    ]  # fmt: skip
 
 
-def _online(family: Any) -> Iterator[Candidate]:
+def _online(family: Any) -> list[Candidate]:
     """One-pass descents, whose predictions depend on the order of pairs."""
-    gated, titans = (facts("learner", name)["free"] for name in ("delta-rule", "titans"))
-    built = {
-        "delta-rule": (learners.DeltaRule, {"eta": gated["eta"]}),
-        "gated delta-rule": (learners.DeltaRule, gated),
-        "titans": (learners.Titans, titans),
-    }
-    for name, (build, free) in built.items():
-        yield Candidate(name, build, free, "online descent")
+    gated = _free("delta-rule")
+    return [
+        Candidate("delta-rule", learners.DeltaRule, {"eta": gated["eta"]}),
+        Candidate("gated delta-rule", learners.DeltaRule, gated),
+        Candidate("titans", learners.Titans, _free("titans")),
+    ]
 
 
-def _least_squares(family: Any) -> Iterator[Candidate]:
-    ridge = facts("learner", "least-squares")["free"]
+def _least_squares(family: Any) -> list[Candidate]:
+    ridge, components = _free("least-squares"), {"count": Range(1, 10, "integer")}
+    with_intercept = _around(learners.WithIntercept, learners.LeastSquares)
+    on_squares = partial(learners.OnFeatures, features=learners.squares)
 
-    def ridge_with_intercept(**own: float) -> nn.Module:
-        return learners.WithIntercept(learners.LeastSquares(**own))
-
-    def partial_least_squares(count: int) -> nn.Module:
+    def partial_least_squares(count: int) -> Learner:
         return learners.WithIntercept(learners.Standardised(learners.ConjugateGradients(count)))
 
-    def principal_components(count: int) -> nn.Module:
-        return learners.WithIntercept(learners.PrincipalComponents(count))
-
-    built = {
-        "minimum-norm least-squares": (learners.LeastSquares, {}),
-        "ridge least-squares": (learners.LeastSquares, ridge),
-        "newton": (learners.Newton, facts("learner", "newton")["free"]),
-        "centred least-squares": (lambda **own: learners.Centred(learners.LeastSquares(**own)), ridge),
-        "least-squares with-intercept": (ridge_with_intercept, {}),
-        "ridge with-intercept": (ridge_with_intercept, ridge),
-        "standardised ridge with-intercept": (lambda **own: learners.Standardised(ridge_with_intercept(**own)), ridge),
-        "ridge on squares": (lambda **own: learners.OnFeatures(ridge_with_intercept(**own), learners.squares), ridge),
-        "partial least-squares": (partial_least_squares, _COMPONENTS),
-        "principal-components regression": (principal_components, _COMPONENTS),
-    }
-    for name, (build, free) in built.items():
-        yield Candidate(name, build, free, "least squares")
-    if getattr(family, "pool", None) is not None and isinstance(family, LinearRegression):
-        build = functools.partial(learners.BayesPool, family.teachers().double())
-        yield Candidate("bayes-pool", build, facts("learner", "bayes-pool")["free"], "memorised tasks")
+    principal_components = _around(learners.WithIntercept, learners.PrincipalComponents)
+    return [
+        Candidate("minimum-norm least-squares", learners.LeastSquares),
+        Candidate("ridge least-squares", learners.LeastSquares, ridge),
+        Candidate("newton", learners.Newton, _free("newton")),
+        Candidate("centred least-squares", _around(learners.Centred, learners.LeastSquares), ridge),
+        Candidate("least-squares with-intercept", with_intercept),
+        Candidate("ridge with-intercept", with_intercept, ridge),
+        Candidate("standardised ridge with-intercept", _around(learners.Standardised, with_intercept), ridge),
+        Candidate("ridge on squares", _around(on_squares, with_intercept), ridge),
+        Candidate("partial least-squares", partial_least_squares, components),
+        Candidate("principal-components regression", principal_components, components),
+    ]
 
 
-def _sparse(family: Any) -> Iterator[Candidate]:
-    alpha = facts("learner", "lasso")["free"]
-    elastic = {**alpha, "share": Range(0.05, 1.0, "linear")}
-    yield Candidate("lasso", learners.Lasso, alpha, "sparse regression")
-    yield Candidate(
-        "lasso with-intercept", lambda **own: learners.WithIntercept(learners.Lasso(**own)), alpha, "sparse regression"
-    )
-    yield Candidate(
-        "elastic-net with-intercept",
-        lambda **own: learners.WithIntercept(learners.ElasticNet(**own)),
-        elastic,
-        "sparse regression",
-    )
+def _memorised(family: Any) -> list[Candidate]:
+    if getattr(family, "pool", None) is None or not isinstance(family, LinearRegression):
+        return []
+    return [Candidate("bayes-pool", partial(learners.BayesPool, family.teachers().double()), _free("bayes-pool"))]
 
 
-_KINDS = (_constants_and_averages, _neighbours, _kernel_ridge, _descents, _online, _least_squares, _sparse)
+def _sparse(family: Any) -> list[Candidate]:
+    alpha = _free("lasso")
+    elastic_net = _around(learners.WithIntercept, learners.ElasticNet)
+    return [
+        Candidate("lasso", learners.Lasso, alpha),
+        Candidate("lasso with-intercept", _around(learners.WithIntercept, learners.Lasso), alpha),
+        Candidate("elastic-net with-intercept", elastic_net, {**alpha, "share": Range(0.05, 1.0, "linear")}),
+    ]
+
+
+_KINDS = {
+    "constants": _constants,
+    "averages": _averages,
+    "neighbours": _neighbours,
+    "kernel regression": _kernel_ridge,
+    "descent": _descents,
+    "online descent": _online,
+    "least squares": _least_squares,
+    "memorised tasks": _memorised,
+    "sparse regression": _sparse,
+}

@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 import torch
 
-from mesascope.identification.answering import answers, sizes, squared_differences
+from mesascope.errors import require_number
+from mesascope.identification.answering import answer, size, squared_differences
 from mesascope.identification.candidate import Candidate
 from mesascope.identification.conditions import OWN
 from mesascope.identification.fitting import KEPT, fits
@@ -46,6 +47,13 @@ class Levels(NamedTuple):
     out: float
     naming: float
 
+    @classmethod
+    def of(cls, tolerance: float, level: float, candidates: int) -> Levels:
+        """Bounds and rates for a number of candidates; raises unless ``tolerance`` and ``level`` are in (0, 1]."""
+        for argument, value in (("tolerance", tolerance), ("level", level)):
+            require_number(argument, value, above=0, most=1)
+        return cls(tolerance, level, level / candidates)
+
 
 class Measured(NamedTuple):
     """A difference, its values by task, and these values with only the learner's noise subtracted."""
@@ -61,8 +69,7 @@ class Compared:
 
     Args:
         fitted: fit to all conditions, or ``own`` if the family's own tasks ruled the candidate out.
-        own: fit to the family's own tasks.
-        alone: difference of ``own`` on the family's own tasks.
+        own: fit to the family's own tasks, and ``alone`` its difference on these.
         measured: differences by condition, on held-out tasks; empty if the family's own tasks ruled the candidate out.
     """
 
@@ -104,7 +111,7 @@ def comparing(candidate: Candidate, seen: Seen, levels: Levels) -> Iterator[Comp
         few, tasks = {OWN: seen.fit[OWN][:most]}, {OWN: seen.tasks["fit"][OWN].part(0, most)}
         near = fits(candidate, tasks, few, near, anew=not near)
         own = near[0]
-        flattered = _on_fitted(candidate, own, tasks[OWN], few[OWN], seen, look)
+        flattered = _on_fitted(candidate, own, tasks[OWN], seen, look)
         if flattered.difference.low > bound:
             tested = flattered if candidate.costly else _tested(candidate, own, seen, OWN, look, tasks_each)
             low, high = (max(end, flattered.difference.low) for end in (tested.difference.low, tested.difference.high))
@@ -156,13 +163,12 @@ def _most(candidate: Candidate, tasks: int) -> int:
     return min(candidate.most_tasks or tasks, tasks)
 
 
-def _on_fitted(
-    candidate: Candidate, fitted: Fit, tasks: Episode, answer: Tensor, seen: Seen, levels: Levels
-) -> Measured:
-    """Difference on the fitted tasks."""
-    size = sizes({OWN: tasks}, {OWN: answer})[OWN]
-    noise = torch.full_like(size, float(seen.noise[OWN].mean()))
-    return _less_noise(candidate, fitted, tasks, answer, size, noise, seen.resolution, levels)
+def _on_fitted(candidate: Candidate, fitted: Fit, tasks: Episode, seen: Seen, levels: Levels) -> Measured:
+    """Difference on the first fitted tasks of the family itself."""
+    answered = seen.fit[OWN][: len(tasks.xq)]
+    own = size(tasks, answered)
+    noise = torch.full_like(own, float(seen.noise[OWN].mean()))
+    return _less_noise(candidate, fitted, tasks, _Answered(answered, own, noise, seen.resolution), levels)
 
 
 def _tested(
@@ -170,21 +176,20 @@ def _tested(
 ) -> Measured:
     """Difference under one condition, on at most ``most`` held-out tasks."""
     most = most or _most(candidate, len(seen.size[name]))
-    answer, size, noise = (part[name][:most] for part in (seen.test, seen.size, seen.noise))
-    tasks = seen.tasks["test"][name].part(0, most)
-    return _less_noise(candidate, fitted, tasks, answer, size, noise, seen.resolution, levels)
+    answered = _Answered(*(part[name][:most] for part in (seen.test, seen.size, seen.noise)), seen.resolution)
+    return _less_noise(candidate, fitted, seen.tasks["test"][name].part(0, most), answered, levels)
 
 
-def _less_noise(
-    candidate: Candidate,
-    fitted: Fit,
-    tasks: Episode,
-    seen: Float[Tensor, "tasks m dy"],
-    size: Float[Tensor, " tasks"],
-    noise: Float[Tensor, " tasks"],
-    resolution: float,
-    levels: Levels,
-) -> Measured:
+class _Answered(NamedTuple):
+    """Answers of the learner, with their variance and noise by task, and their resolution."""
+
+    answer: Float[Tensor, "tasks m dy"]
+    size: Float[Tensor, " tasks"]
+    noise: Float[Tensor, " tasks"]
+    resolution: float
+
+
+def _less_noise(candidate: Candidate, fitted: Fit, tasks: Episode, answered: _Answered, levels: Levels) -> Measured:
     """Difference minus the noise of the learner and, for a random candidate, of the candidate.
 
     Answers that equal the candidate's predictions after rounding have difference 0. The noise of a random candidate is
@@ -192,19 +197,21 @@ def _less_noise(
     a single fixed draw. The result is negative if the learner is nearer to the candidate's mean than another draw; its
     absolute value is then the difference.
     """
-    answered = answers(fitted.learner, {"": tasks})
-    if not answered:
+    seen, size, noise, resolution = answered
+    predicted = answer(fitted.learner, tasks)
+    if predicted is None:
         values = torch.full_like(size, FARTHEST)
         return Measured(Difference(Measurement(FARTHEST, 0.0, len(size)), FARTHEST, FARTHEST), values, values)
-    raw = squared_differences(seen, answered[""], size)
+    raw = squared_differences(seen, predicted, size)
     left = raw - noise
     found = difference(raw, noise, levels.out, levels.naming)
-    if resolution and bool(((seen - answered[""]).abs() <= _HALF * resolution).all()):
+    if resolution and bool(((seen - predicted).abs() <= _HALF * resolution).all()):
         return Measured(Difference(found.mean, min(found.low, 0.0), 0.0), left, left)
     if candidate.draws is None or found.high < levels.tolerance:
         return Measured(found, left, left)
-    other = answers(candidate.draws(seed=1, **fitted.parameters), {"": tasks})[""]
-    own = squared_differences(other, answered[""], size) / 2
+    other = answer(candidate.draws(seed=1, **fitted.parameters), tasks)
+    assert other is not None  # another draw, with another seed, has answered
+    own = squared_differences(other, predicted, size) / 2
     noise = noise + own * (2 if noise.mean() < own.mean() / 2 else 1)
     found = difference(raw, noise, levels.out, levels.naming)
     if found.mean.value < 0:
@@ -232,15 +239,13 @@ def ruled_out_by_draws(found: Sequence[Compared], seen: Seen, levels: Levels) ->
 
 
 def _ruled_out_by_draws(one: Compared, nearest: Compared, seen: Seen, levels: Levels) -> Compared:
-    tasks, answer, size = seen.tasks["test"][OWN], seen.test[OWN], seen.size[OWN]
     assert one.candidate.draws is not None
-    draw, other = (
-        answers(learner, {"": tasks}).get("")
-        for learner in (one.candidate.draws(seed=1, **one.own.parameters), nearest.own.learner)
-    )
+    learners = (one.candidate.draws(seed=1, **one.own.parameters), nearest.own.learner)
+    draw, other = (answer(learner, seen.tasks["test"][OWN]) for learner in learners)
     if draw is None or other is None:
         return one
-    nearer = squared_differences(draw, other, size) - squared_differences(answer, other, size)
+    from_draw, from_learner = (squared_differences(own, other, seen.size[OWN]) for own in (draw, seen.test[OWN]))
+    nearer = from_draw - from_learner
     found = difference(nearer, torch.zeros_like(nearer), levels.out / _LOOKS, by_bets=False)
     if found.low <= levels.tolerance:
         return one
@@ -278,13 +283,9 @@ def paired(one: Mapping[str, Measured], other: Mapping[str, Measured]) -> Measur
 
     Conditions distort the same tasks, so the standard error is the average over conditions, as for correlated errors.
     """
-    names = [name for name in other if name in one]
-    if not names or len(names) < len(other):
+    if not other or other.keys() - one.keys():
         return None
-    parts = []
-    for name in names:
-        most = min(len(one[name].values), len(other[name].values))
-        parts.append(Measurement.of(one[name].values[:most] - other[name].values[:most]))
+    parts = [_paired(one[name].values, found.values) for name, found in other.items()]
     mean, error = (sum(getattr(part, field) for part in parts) / len(parts) for field in ("value", "stderr"))
     return Measurement(mean, error, min(part.n for part in parts))
 
@@ -305,13 +306,17 @@ def shares(found: Sequence[Compared]) -> tuple[Share, ...]:
     best: dict[str, Compared] = {}
     for one in sorted(found, key=place):
         best.setdefault(one.row.family, one)
-    first, *others = best.values()
+    first = next(iter(best.values()))
+    return tuple(
+        Share(
+            family, one.row.candidate, one.row.own_parameters, Measurement.of(one.alone.left),
+            None if one is first else _paired(one.alone.left, first.alone.left),
+        )
+        for family, one in best.items()
+    )  # fmt: skip
 
-    def share(one: Compared, behind: Measurement | None) -> Share:
-        return Share(one.row.family, one.row.candidate, one.row.own_parameters, Measurement.of(one.alone.left), behind)
 
-    def behind(one: Compared) -> Measurement:
-        most = min(len(one.alone.left), len(first.alone.left))
-        return Measurement.of(one.alone.left[:most] - first.alone.left[:most])
-
-    return (share(first, None), *(share(one, behind(one)) for one in others))
+def _paired(one: Float[Tensor, " tasks"], other: Float[Tensor, " fewer"]) -> Measurement:
+    """Difference on the tasks that both have."""
+    most = min(len(one), len(other))
+    return Measurement.of(one[:most] - other[:most])

@@ -12,10 +12,13 @@ import torch
 
 from mesascope.errors import refuse
 from mesascope.identification.answering import joined
-from mesascope.shapes import Float, Tensor
+from mesascope.shapes import Float, Int, Tensor
 from mesascope.streams import stream
 from mesascope.tasks import Context, Episode
 from mesascope.tasks.calling import check_tasks, label, require_labels, sample_tasks
+
+# A distortion of tasks; None if their shape does not allow it.
+Change = Callable[[Episode, torch.Generator], Episode | None]
 
 OWN, HALF, QUARTER, SHUFFLED = "own", "half of the pairs", "a quarter of the pairs", "shuffled labels"
 # Number of tasks per draw.
@@ -58,27 +61,50 @@ def _block(family: Any, name: str, seed: int) -> dict[str, Episode]:
     return found
 
 
-def _shorter(share: float) -> Callable[[Episode, torch.Generator], Episode | None]:
+def with_labels(tasks: Episode, labels: Float[Tensor, "*batch n dy"]) -> Episode:
+    return tasks._replace(context=Context(tasks.context.x, labels))
+
+
+def with_inputs(tasks: Episode, change: Callable[[Tensor], Tensor]) -> Episode:
+    return tasks._replace(context=Context(change(tasks.context.x), tasks.context.y), xq=change(tasks.xq))
+
+
+def random_orders(tasks: Episode, generator: torch.Generator) -> Int[Tensor, "tasks n 1"]:
+    """A random order of the pairs of each task."""
+    shape = tasks.context.x.shape[:2]
+    order = torch.rand(shape, generator=generator, device=generator.device).argsort(-1)[..., None]
+    return order.to(tasks.xq.device)
+
+
+def random_bases(tasks: Episode, generator: torch.Generator) -> Float[Tensor, "tasks d d"]:
+    """A random orthonormal basis of the inputs of each task."""
+    shape = (len(tasks.xq), tasks.xq.shape[-1], tasks.xq.shape[-1])
+    draw = torch.randn(shape, generator=generator, dtype=tasks.xq.dtype, device=generator.device)
+    return torch.linalg.qr(draw.to(tasks.xq)).Q
+
+
+def _shorter(share: float) -> Change:
+    """Keep the first pairs."""
+
     def change(tasks: Episode, generator: torch.Generator) -> Episode | None:
         n = tasks.context.x.shape[-2]
         kept = round(share * n)
-        return _first(tasks, kept) if 0 < kept < n else None
+        return _rows(tasks, slice(kept)) if 0 < kept < n else None
 
     return change
 
 
-def _first(tasks: Episode, kept: int) -> Episode:
-    (x, y), xq, yq = tasks
-    return Episode(Context(x[..., :kept, :], y[..., :kept, :]), xq, yq)
+def _rows(tasks: Episode, rows: slice | Tensor) -> Episode:
+    return tasks._replace(context=Context(*(part[..., rows, :] for part in tasks.context)))
 
 
 def _scaled(tasks: Episode, generator: torch.Generator) -> Episode:
-    return _inputs(tasks, lambda x: _SCALE * x)
+    return with_inputs(tasks, lambda x: _SCALE * x)
 
 
 def _shifted(tasks: Episode, generator: torch.Generator) -> Episode:
     size = tasks.context.x.square().mean((-2, -1), keepdim=True).sqrt()
-    return _inputs(tasks, lambda x: x + _SHIFT * size)
+    return with_inputs(tasks, lambda x: x + _SHIFT * size)
 
 
 def _ill_conditioned(tasks: Episode, generator: torch.Generator) -> Episode | None:
@@ -86,47 +112,34 @@ def _ill_conditioned(tasks: Episode, generator: torch.Generator) -> Episode | No
     d = tasks.xq.shape[-1]
     if d == 1:
         return None
-    draw = torch.randn(len(tasks.xq), d, d, generator=generator, dtype=torch.float64, device=generator.device)
-    basis, _ = torch.linalg.qr(draw.to(tasks.xq))
+    basis = random_bases(tasks, generator)
     factors = torch.logspace(0, torch.log10(torch.tensor(_NARROW)).item(), d, dtype=torch.float64).to(basis)
-    return _inputs(tasks, lambda x: x @ (basis * factors) @ basis.mT)
+    return with_inputs(tasks, lambda x: x @ (basis * factors) @ basis.mT)
 
 
 def _duplicated(tasks: Episode, generator: torch.Generator) -> Episode | None:
     """Replace the second half of the context by the first half."""
-    (x, y), xq, yq = tasks
-    n = x.shape[-2]
-    if n < 2:
-        return None
-    rows = torch.arange(n) % ((n + 1) // 2)
-    return Episode(Context(x[..., rows, :], y[..., rows, :]), xq, yq)
+    n = tasks.context.x.shape[-2]
+    return None if n < 2 else _rows(tasks, torch.arange(n) % ((n + 1) // 2))
 
 
 def _outlier(tasks: Episode, generator: torch.Generator) -> Episode:
-    """Multiply one label by `_OUTLIER`."""
-    (x, y), xq, yq = tasks
-    factor = y.new_ones(y.shape[-2], 1)
-    factor[0] = _OUTLIER
-    return Episode(Context(x, y * factor), xq, yq)
+    """Multiply the first label by `_OUTLIER`."""
+    labels = tasks.context.y.clone()
+    labels[..., 0, :] *= _OUTLIER
+    return with_labels(tasks, labels)
 
 
 def _shuffled(tasks: Episode, generator: torch.Generator) -> Episode | None:
     """Shuffle the labels of each context."""
-    (x, y), xq, yq = tasks
-    n = y.shape[-2]
-    if n < 2:
+    labels = tasks.context.y
+    if labels.shape[-2] < 2:
         return None
-    order = torch.rand(len(y), n, generator=generator, device=generator.device).argsort(-1)[..., None]
-    return Episode(Context(x, torch.take_along_dim(y, order.to(y.device), -2)), xq, yq)
+    return with_labels(tasks, torch.take_along_dim(labels, random_orders(tasks, generator), -2))
 
 
-def _inputs(tasks: Episode, change: Callable[[Tensor], Float[Tensor, "*batch n dx"]]) -> Episode:
-    (x, y), xq, yq = tasks
-    return Episode(Context(change(x), y), change(xq), yq)
-
-
-# Distortions of a family's tasks, by name; they return None if the tasks' shape does not allow it.
-CONDITIONS: dict[str, Callable[[Episode, torch.Generator], Episode | None]] = {
+# Distortions of a family's tasks, by name.
+CONDITIONS: dict[str, Change] = {
     HALF: _shorter(0.5),
     QUARTER: _shorter(0.25),
     "inputs twice as large": _scaled,

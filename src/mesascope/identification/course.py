@@ -5,18 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from html import escape
-from pathlib import Path
 from typing import Any
 
-import msgspec
 import torch
 from scipy import stats
 from torch import nn
 
-from mesascope.errors import ArgumentError, ArgumentTypeError, require_count, require_instance, require_number
-from mesascope.evidence.tables import Table, Tabular
-from mesascope.identification.answer import Identification, in_percent
+from mesascope.errors import ArgumentError, ArgumentTypeError, require_count, require_instance
+from mesascope.evidence.tables import Table
+from mesascope.identification.answer import Answer, Identification, in_percent
 from mesascope.identification.candidate import Candidate, require_candidates
 from mesascope.identification.catalogue import candidates as catalogue
 from mesascope.identification.comparing import Levels
@@ -29,7 +26,6 @@ from mesascope.measurement import Measurement
 from mesascope.modes import guarded
 from mesascope.progress import tracked
 from mesascope.reports import Figure, Line, Lines
-from mesascope.runs import Run
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Context, Family, Learner
 from mesascope.tasks.calling import display_name, label
@@ -60,7 +56,7 @@ class Transition:
 
 
 @dataclass(frozen=True, repr=False)
-class Course(Tabular):
+class Course(Answer):
     """Results of `identify` along training steps or layers.
 
     Args:
@@ -69,19 +65,13 @@ class Course(Tabular):
         answers: one result per step.
     """
 
+    _kind = "a course"
+
     learner: str
     over: str
     seed: int
     steps: tuple[int, ...]
     answers: tuple[Identification, ...]
-
-    @classmethod
-    def from_dict(cls, record: Mapping[str, Any]) -> Course:
-        """The inverse of `to_dict`."""
-        try:
-            return msgspec.convert(record, cls)
-        except msgspec.ValidationError as error:
-            raise ArgumentError(f"record must be that of a course, but is not ({error}): restore it.") from None
 
     @property
     def transitions(self) -> tuple[Transition, ...]:
@@ -104,21 +94,16 @@ class Course(Tabular):
 
     @property
     def sentences(self) -> list[str]:
-        """The verdict, as a list of one sentence."""
-        return [self.verdict]
-
-    @property
-    def verdict(self) -> str:
         """Sentence about the nearest family along the steps, and the last result."""
         first = self.answers[0].shares[0].family
         changes = "".join(
             f", from {self.over} {one.step} on {one.family} ({self.over} {one.after} was the last of {one.before})"
             for one in self.transitions
         )
-        return (
+        return [
             f"{self.learner} is nearest to {first} at {self.over} {self.steps[0]}{changes}. At {self.over} "
             f"{self.steps[-1]}: {self.answers[-1].like}"
-        )
+        ]
 
     def table(self) -> Table:
         """One row per step: the nearest family, the mixture, and the verdict."""
@@ -146,28 +131,7 @@ class Course(Tabular):
 
     def to_dict(self) -> dict[str, Any]:
         """All that it holds as plain Python numbers, texts, lists and dicts, with the verdict in words."""
-        answers = [one.to_dict() for one in self.answers]
-        return {**super().to_dict(), "answers": answers, "verdict": self.verdict}
-
-    def save(self, folder: str | Path, settings: Mapping[str, Any] | None = None) -> Run:
-        """Save the course as a run, with figures and report.html, in a new folder: see `Identification.save`."""
-        from mesascope.identification.reporting import saved
-
-        return saved(self, folder, settings or {})
-
-    def report(self, path: str | Path) -> Path:
-        """Write a page with tables and figures to ``path``, which opens offline."""
-        from mesascope.identification.reporting import page
-
-        return page(self, path)
-
-    def __str__(self) -> str:
-        return f"{self.verdict}\n{self.table()!r}"
-
-    __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        return f"<p>{escape(self.verdict)}</p>{self.table()._repr_html_()}"
+        return super().to_dict() | {"answers": [one.to_dict() for one in self.answers]}
 
 
 @guarded
@@ -205,8 +169,6 @@ def along(
     'descent'
     """
     seed = require_count("seed", seed, least=0)
-    for argument, value in (("tolerance", tolerance), ("level", level)):
-        require_number(argument, value, above=0, most=1)
     require_instance("learners", learners, Mapping, "pass {step: learner}")
     if not learners:
         raise ArgumentError("learners must hold one at least, but hold none: pass {step: learner}.")
@@ -214,9 +176,9 @@ def along(
     size = battery(family, 1, 0, "size")
     count = _TASKS if budget is None else affordable(size, budget, TRIED)
     chosen = require_candidates(_small(catalogue(family, sklearn=False), count) if candidates is None else candidates)
+    levels = Levels.of(tolerance, level, len(chosen))
     tasks = {part: battery(family, count, seed, part) for part in ("fit", "test")}
     name = name or display_name(learners[steps[-1]])
-    levels = Levels(tolerance, level, level / len(chosen))
     answers = [
         identified(
             learners[step], placed(learners[step], device), chosen, tasks, f"{name} at {over} {step}", seed, levels,
@@ -260,46 +222,38 @@ class _Layer(nn.Module):
 def figures_along(found: Course) -> list[Figure]:
     """Charts over equally spaced steps: shares of families, and weights of the mixture."""
     places = range(len(found.steps))
+    by_family = [{share.family: share for share in one.shares} for one in found.answers]
     best: dict[str, float] = {}
     for one in found.answers:
         best |= {share.family: max(_explained(share), best.get(share.family, 0.0)) for share in one.shares}
     colour = dict(zip(sorted(best, key=lambda family: -best[family]), _COLOURS, strict=False))
     changes = [Line([found.steps.index(one.step) - 0.5] * 2, [0, 100], "limit") for one in found.transitions]
-
-    def explained(r: Any) -> list[Line]:
-        by_family = [{share.family: share for share in one.shares} for one in found.answers]
-        lines = []
-        for family, role in colour.items():
-            rows = [one[family] for one in by_family]
-            errors = [100 * row.unexplained.stderr if _explained(row) else 0.0 for row in rows]
-            lines.append(Line(places, [*map(_explained, rows)], role, family, marks="o-", error=errors))
-        return [*lines, *changes]
-
-    def mixed(r: Any) -> list[Line]:
-        parts = [_weights(one) for one in found.answers]
-        lines = []
-        for family in dict.fromkeys(family for one in parts for family in one):
-            rows = [one.get(family, Measurement(0.0, 0.0, 1)) for one in parts]
-            values, errors = [100 * row.value for row in rows], [100 * row.stderr for row in rows]
-            lines.append(Line(places, values, colour.get(family, 1.0), family, marks="o-", error=errors))
-        together = [math.nan if one.mixture is None else 100 * (1 - one.mixture.unexplained.value)
-                    for one in found.answers]  # fmt: skip
-        return [*lines, Line(places, together, 0.5, "variance explained by the mixture"), *changes]
-
+    explained = []
+    for family, role in colour.items():
+        rows = [one[family] for one in by_family]
+        errors = [100 * row.unexplained.stderr if _explained(row) else 0.0 for row in rows]
+        explained.append(Line(places, [*map(_explained, rows)], role, family, marks="o-", error=errors))
+    parts, mixed = [_weights(one) for one in found.answers], []
+    for family in dict.fromkeys(family for one in parts for family in one):
+        weights = [in_percent(one.get(family, Measurement(0.0, 0.0, 1))) for one in parts]
+        values, errors = [one.value for one in weights], [one.stderr for one in weights]
+        mixed.append(Line(places, values, colour.get(family, 1.0), family, marks="o-", error=errors))
+    together = [100 * (1 - one.mixture.unexplained.value) if one.mixture else math.nan for one in found.answers]
+    mixed.append(Line(places, together, 0.5, "variance explained by the mixture"))
     axis = {"xticks": places, "xticklabels": [*map(str, found.steps)], "ylim": (-3, 103)}
     between = f"Dotted: between {found.over}s where the nearest family changes." if changes else ""
-    shares = Lines("", found.over, "variance explained, %", explained, limits=axis)
-    weights = Lines("", found.over, "weight, %", mixed, limits=axis)
     return [
         Figure(
             "families", "Variance of predictions on the family's own tasks that the nearest member of each family of "
             f"algorithms explains, with standard errors, by {found.over}; 0 where it explains none. {between}",
-            (shares,), size=(8, 4), shared_legend=True,
+            (Lines("", found.over, "variance explained, %", [*explained, *changes], limits=axis),),
+            size=(8, 4), shared_legend=True,
         ),
         Figure(
             "mixture", f"Weights of the best mixture of candidates, with standard errors, by {found.over}, and the "
             f"variance of predictions that it explains (without marks). {between}",
-            (weights,), size=(8, 4), shared_legend=True,
+            (Lines("", found.over, "weight, %", [*mixed, *changes], limits=axis),),
+            size=(8, 4), shared_legend=True,
         ),
     ]  # fmt: skip
 

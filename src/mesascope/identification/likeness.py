@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from mesascope.errors import NumericalError
-from mesascope.identification.answering import Answers, answers, sizes, squared_differences
+from mesascope.identification.answering import Answers, answers, size, squared_differences
 from mesascope.identification.behaviour import implicit_weights
 from mesascope.identification.verdict import FARTHEST, difference
 from mesascope.lenses import access
@@ -118,7 +118,7 @@ def _pair(
         if (name in one) != (name in other):
             found.append((FARTHEST, FARTHEST))
         elif name in one:
-            raw = squared_differences(one[name], other[name], sizes({name: tasks[name]}, {name: one[name]})[name])
+            raw = squared_differences(one[name], other[name], size(tasks[name], one[name]))
             seen = difference(raw, noise[name], level / len(tasks))
             found.append((float(raw.mean()), max(seen.low, 0.0)))
     return max(mean for mean, _ in found), max(low for _, low in found)

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from scipy import optimize
 
-from mesascope.identification.answering import answers, variances
+from mesascope.identification.answering import answer, variances
 from mesascope.identification.candidate import Candidate
 from mesascope.identification.comparing import Compared
 from mesascope.identification.conditions import OWN
@@ -82,18 +82,18 @@ def mixture(nearest: Sequence[Compared], seen: Seen) -> Mixture | None:
     Source: Wurgaft et al., In-Context Learning Strategies Emerge Rationally (2025): a network predicts as a mixture of
     strategies, whose weights are a posterior that changes with training.
     """
-    tasks, answer = seen.tasks["fit"][OWN], seen.fit[OWN]
+    tasks, target = seen.tasks["fit"][OWN], seen.fit[OWN]
     members = [member for one in nearest if (member := _member(one.candidate, one.own, tasks))]
     if not members:
         return None
-    exact = EXACT * float(variances(tasks, answer).mean())
+    exact = EXACT * float(variances(tasks, target).mean())
     parts = members[:1]
-    if _mixed(parts, answer).loss > exact:
-        parts = _refitted(members, tasks, answer)
+    if _mixed(parts, target).loss > exact:
+        parts = _refitted(members, tasks, target)
     while len(parts) > 1:
-        fewer = min(itertools.combinations(parts, len(parts) - 1), key=lambda some: _mixed(some, answer).loss)
-        fewer = _refitted(fewer, tasks, answer)
-        if _mixed(fewer, answer).loss > (1 + _RISE) * max(_mixed(parts, answer).loss, exact):
+        fewer = min(itertools.combinations(parts, len(parts) - 1), key=lambda some: _mixed(some, target).loss)
+        fewer = _refitted(fewer, tasks, target)
+        if _mixed(fewer, target).loss > (1 + _RISE) * max(_mixed(parts, target).loss, exact):
             break
         parts = fewer
     found = _tested(parts, members[0], seen) if len(parts) > 1 else None
@@ -101,20 +101,20 @@ def mixture(nearest: Sequence[Compared], seen: Seen) -> Mixture | None:
 
 
 def _member(candidate: Candidate, fit: Fit, tasks: Episode) -> _Member | None:
-    said = answers(fit.learner, {"": tasks})
-    return _Member(candidate, fit, said[""]) if said else None
+    said = answer(fit.learner, tasks)
+    return None if said is None else _Member(candidate, fit, said)
 
 
-def _refitted(parts: Sequence[_Member], tasks: Episode, answer: Tensor) -> list[_Member]:
+def _refitted(parts: Sequence[_Member], tasks: Episode, target: Tensor) -> list[_Member]:
     """Refit the parameters of each part in turn to the residual of the other parts."""
     parts, last = [*parts], math.inf
     for _ in range(_ROUNDS):
         for index, (candidate, fit, said) in enumerate(parts):
-            weights, left, _ = _mixed(parts, answer)
+            weights, left, _ = _mixed(parts, target)
             if candidate.free and weights[index] > _LEAST:
                 (fit, *_) = fits(candidate, {OWN: tasks}, {OWN: said + left / weights[index]}, [fit])
                 parts[index] = _member(candidate, fit, tasks) or parts[index]
-        weights, _, loss = _mixed(parts, answer)
+        weights, _, loss = _mixed(parts, target)
         parts = [part for part, weight in zip(parts, weights, strict=True) if weight > _LEAST]
         if loss > (1 - _GAIN) * last:
             break
@@ -128,13 +128,13 @@ def _tested(parts: Sequence[_Member], alone: _Member, seen: Seen) -> Mixture | N
     n, weights = len(residuals), _weights(residuals)
     left_out = torch.stack([_weights(residuals[torch.arange(n) != task]) for task in range(n)])
     errors = ((n - 1) * (left_out - left_out.mean(0)).square().mean(0)).sqrt()
-    tasks, answer = seen.tasks["test"][OWN], seen.test[OWN]
+    tasks, target = seen.tasks["test"][OWN], seen.test[OWN]
     tested = [member for one in (alone, *parts) if (member := _member(one.candidate, one.fit, tasks))]
     if len(tested) <= len(parts):
         return None
     nearest, mixed = (
         (left.square().mean((-2, -1)) / seen.size[OWN]).clamp_max(FARTHEST) - seen.noise[OWN]
-        for left in (answer - tested[0].said, _residuals(tested[1:], answer) @ weights)
+        for left in (target - tested[0].said, _residuals(tested[1:], target) @ weights)
     )
     return Mixture(
         tuple(
@@ -154,15 +154,15 @@ class _Mixed(NamedTuple):
     loss: float
 
 
-def _mixed(parts: Sequence[_Member], answer: Float[Tensor, "tasks m dy"]) -> _Mixed:
-    residuals = _residuals(parts, answer)
+def _mixed(parts: Sequence[_Member], target: Float[Tensor, "tasks m dy"]) -> _Mixed:
+    residuals = _residuals(parts, target)
     weights = _weights(residuals)
     left = residuals @ weights
     return _Mixed(weights, left, float(left.square().mean()))
 
 
-def _residuals(parts: Sequence[_Member], answer: Float[Tensor, "tasks m dy"]) -> Float[Tensor, "tasks m dy parts"]:
-    return torch.stack([answer - one.said for one in parts], -1)
+def _residuals(parts: Sequence[_Member], target: Float[Tensor, "tasks m dy"]) -> Float[Tensor, "tasks m dy parts"]:
+    return torch.stack([target - one.said for one in parts], -1)
 
 
 def _weights(residuals: Float[Tensor, "tasks m dy parts"]) -> Float[Tensor, " parts"]:

@@ -11,7 +11,7 @@ import torch
 
 from mesascope.adapters.arrays import SklearnLearner
 from mesascope.adapters.text import TextLearner
-from mesascope.errors import refuse, require_count, require_number
+from mesascope.errors import refuse, require_count
 from mesascope.identification.answer import Identification, like
 from mesascope.identification.behaviour import Behaviour, asked_for_behaviour, behaviour_of, controls, untrained
 from mesascope.identification.candidate import Candidate, require_candidates
@@ -124,10 +124,9 @@ def identify(
     """
     require_access("identify", learner)
     seed = require_count("seed", seed, least=0)
-    for argument, value in (("tolerance", tolerance), ("level", level)):
-        require_number(argument, value, above=0, most=1)
     whole = catalogue(family) if candidates is None else candidates
     chosen, forms = require_candidates(whole), len(FORMS) if isinstance(whole, Catalogue) else 0
+    levels = Levels.of(tolerance, level, len(chosen) * (1 + forms))
     if budget is None and isinstance(learner, SklearnLearner):
         budget = _OF_ESTIMATORS
     size = battery(family, 1, 0, "size")
@@ -139,7 +138,6 @@ def identify(
         return estimated(own, family, chosen, TRIED + few * watching + count * queries(size), name, seed)
     counts = {"fit": count, "test": count} | ({"watch": few} if few else {})
     tasks = {part: battery(family, number, seed, part) for part, number in counts.items()}
-    levels = Levels(tolerance, level, level / (len(chosen) * (1 + forms)))
     found = identified(learner, own, chosen, tasks, name, seed, levels, in_forms=bool(forms))
     if few:
         return found

@@ -78,21 +78,21 @@ class Row:
 
     def within(self, bound: float, own: bool = False) -> bool:
         """True if the upper bounds of all differences lie below ``bound``: evidence of equality."""
-        return (own or not self.screened) and all(one.below(bound) for one in self._differences(own))
+        return (own or not self.screened) and all(one.below(bound) for one in self._judged(own).values())
 
     def beyond(self, bound: float, own: bool = False) -> str | None:
         """Condition whose lower bound lies farthest above ``bound``, or None: evidence of a difference."""
-        lows = {"own": self.own_difference.low} if own else {name: one.low for name, one in self.differences.items()}
-        clearest = max(lows, key=lambda name: lows[name])
-        return clearest if lows[clearest] > bound else None
+        judged = self._judged(own)
+        clearest = max(judged, key=lambda name: judged[name].low)
+        return clearest if judged[clearest].low > bound else None
 
     def undecided_by(self, bound: float, own: bool = False) -> str:
         """Condition whose interval contains ``bound`` and needs the most tasks to exclude it."""
-        named = {"own": self.own_difference} if own else self.differences
-        return max(named, key=lambda name: 0.0 if named[name].below(bound) else named[name].tasks_to_decide(bound))
+        judged = self._judged(own)
+        return max(judged, key=lambda name: 0.0 if judged[name].below(bound) else judged[name].tasks_to_decide(bound))
 
-    def _differences(self, own: bool) -> list[Difference]:
-        return [self.own_difference] if own else list(self.differences.values())
+    def _judged(self, own: bool) -> Mapping[str, Difference]:
+        return {"own": self.own_difference} if own else self.differences
 
 
 @dataclass(frozen=True)
@@ -145,15 +145,9 @@ def standing(rows: Sequence[Row], tolerance: float) -> Standing:
 def _others(
     rows: Sequence[Row], named: Sequence[str], bound: float, own: bool
 ) -> tuple[dict[str, str], dict[str, str]]:
-    ruled_out, undecided = {}, {}
-    for row in rows:
-        if row.candidate in named:
-            continue
-        condition = row.beyond(bound, own)
-        if condition is not None:
-            ruled_out[row.candidate] = condition
-        else:
-            undecided[row.candidate] = row.undecided_by(bound, own)
+    others = [row for row in rows if row.candidate not in named]
+    ruled_out = {row.candidate: condition for row in others if (condition := row.beyond(bound, own))}
+    undecided = {row.candidate: row.undecided_by(bound, own) for row in others if row.candidate not in ruled_out}
     return ruled_out, undecided
 
 
