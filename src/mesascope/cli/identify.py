@@ -100,7 +100,8 @@ class Identify:
         print(found)
         if self.openai or self.local:
             print(learner.table())
-        run = found.save(self.out or _folder(), self._asked(family))
+        folder = f"identify-{datetime.now():%Y%m%d-%H%M%S}-{uuid.uuid4().hex[:6]}"
+        run = found.save(self.out or Path("runs") / folder, self._asked(family))
         print(f"run directory: {run.path}\nreport: {(run.path / 'report.html').resolve()}")
 
     def _learner(self) -> tuple[str, Any, Any]:
@@ -126,12 +127,12 @@ class Identify:
 
     def _move(self, learner: Any) -> None:
         """Move the weights of a network, or of its checkpoints, to ``--device``."""
+        if self.device is None:
+            return
         from torch import nn
 
         from mesascope.streams import generator_on
 
-        if self.device is None:
-            return
         generator_on(self.device)
         for one in learner.values() if self.checkpoints else [learner]:
             if isinstance(one, nn.Module):
@@ -184,10 +185,6 @@ class Identify:
         }  # fmt: skip
 
 
-def _folder() -> Path:
-    return Path("runs") / f"identify-{datetime.now():%Y%m%d-%H%M%S}-{uuid.uuid4().hex[:6]}"
-
-
 def _found(words: str, checkpoints: bool = False) -> tuple[str, Any, Any]:
     """Name, learner and, for a network of a run, its task family; with ``checkpoints``, a dict of learners by step.
 
@@ -196,7 +193,7 @@ def _found(words: str, checkpoints: bool = False) -> tuple[str, Any, Any]:
     for colons in range(3):
         place, *names = words.rsplit(":", colons)
         if os.path.isdir(place):
-            return (_checkpoints if checkpoints else _trained)(place, *names)
+            return _network(place, checkpoints, *names)
     if checkpoints:
         refuse("LEARNER", "be a network of a run with --checkpoints", words, "pass RUN:TRAINING:SEED")
     place, _, attribute = words.rpartition(":")
@@ -221,21 +218,20 @@ def _module(place: str) -> ModuleType:
     return importlib.import_module(place)
 
 
-def _trained(place: str, training: str = "", seed: str = "") -> tuple[str, Any, Any]:
+def _network(place: str, checkpoints: bool, training: str = "", seed: str = "") -> tuple[str, Any, Any]:
     run, training, number = _training(place, training, seed)
-    return f"{training} of seed {number}", run.network(training, number), run.family(training)
-
-
-def _checkpoints(place: str, training: str = "", seed: str = "") -> tuple[str, dict[int, Any], Any]:
-    run, training, number = _training(place, training, seed)
-    steps = run.steps(training)
-    if len(steps) == 1:
-        raise ArgumentError(
-            f"--checkpoints needs a run that kept two or more, but {place} kept that of step {steps[0]} of {training} "
-            "alone: train with --training.keep 0 100 1000, say."
-        )
-    learners = {step: run.network(training, number, step) for step in steps}
-    return f"{training} of seed {number}", learners, run.family(training)
+    learner: Any
+    if checkpoints:
+        steps = run.steps(training)
+        if len(steps) == 1:
+            raise ArgumentError(
+                f"--checkpoints needs a run that kept two or more, but {place} kept that of step {steps[0]} of "
+                f"{training} alone: train with --training.keep 0 100 1000, say."
+            )
+        learner = {step: run.network(training, number, step) for step in steps}
+    else:
+        learner = run.network(training, number)
+    return f"{training} of seed {number}", learner, run.family(training)
 
 
 def _training(place: str, training: str, seed: str) -> tuple[Any, str, int]:

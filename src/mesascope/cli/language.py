@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-import functools
 import math
-import operator
 import re
 import shlex
 import sys
@@ -17,8 +14,9 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from mesascope.cli.run import asked_preset
+from mesascope.cli.run import Group, asked_preset, one_of, with_fields
 from mesascope.errors import ArgumentError
+from mesascope.text import counted
 
 # Escapes typed in a shell arrive as a backslash and a letter.
 _ESCAPE = re.compile(r"\\(?:[abfnrtv0\\]|x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4})")
@@ -65,10 +63,8 @@ class Prepare:
             stop.add_note(shlex.join(["mesascope", *sys.argv[1:]]))
             raise
         for split, own in corpus.index.splits.items():
-            kind = "document" if own.documents == 1 else "documents"
-            print(f"{split}: {own.tokens:,} tokens of {own.documents:,} {kind}")
-        lines = "line" if corpus.index.skipped == 1 else "lines"
-        print(f"vocabulary: {corpus.index.vocabulary:,} tokens; {corpus.index.skipped:,} {lines} left out")
+            print(f"{split}: {own.tokens:,} tokens of {counted(own.documents, 'document')}")
+        print(f"vocabulary: {corpus.index.vocabulary:,} tokens; {counted(corpus.index.skipped, 'line')} left out")
         print(f"corpus: {self.out.resolve()}")
 
 
@@ -131,17 +127,23 @@ class Train:
 
 
 @dataclass(frozen=True)
-class _OnCorpus:
-    """Flags of commands that run a model on a corpus."""
+class _OfModel:
+    """Flags of commands that run a model."""
 
     model: tyro.conf.Positional[str]
     """Run of a training, or folder of a model."""
+    device: str = "auto"
+    """Device to compute on: cpu, cuda, cuda:1, ...; auto chooses a GPU if there is one."""
+
+
+@dataclass(frozen=True)
+class _OnCorpus(_OfModel):
+    """Flags of commands that run a model on a corpus."""
+
     corpus: Path = Path("corpus")
     """Folder from mesascope language prepare, with the model's tokenizer."""
     split: Literal["train", "validation"] = "validation"
     """Part of the corpus."""
-    device: str = "auto"
-    """Device to compute on: cpu, cuda, cuda:1, ...; auto chooses a GPU if there is one."""
 
 
 @dataclass(frozen=True)
@@ -161,14 +163,12 @@ class Evaluate(_OnCorpus):
 
 
 @dataclass(frozen=True)
-class Sample:
+class Sample(_OfModel):
     """Print a continuation of a text by a language model.
 
     MODEL is the run of a training, or the folder of a model.
     """
 
-    model: tyro.conf.Positional[str]
-    """Run of a training, or folder of a model."""
     prompt: str = ""
     """Text to continue; a new document if not given."""
     tokens: int | None = None
@@ -179,8 +179,6 @@ class Sample:
     """Sample from the likeliest tokens whose probabilities sum to this value."""
     seed: int = 0
     """Seed of the sampling."""
-    device: str = "auto"
-    """Device to compute on: cpu, cuda, cuda:1, ...; auto chooses a GPU if there is one."""
 
     def __call__(self) -> None:
         from mesascope.language import generate, load_language_model
@@ -226,16 +224,6 @@ class Inspect(_OnCorpus):
 LANGUAGE = {"prepare": Prepare, "train": Train, "evaluate": Evaluate, "sample": Sample, "inspect": Inspect}
 
 
-@dataclass(frozen=True)
-class Language:
-    """Language models: prepare text, train on it, evaluate, sample, inspect."""
-
-    command: Annotated[Any, tyro.conf.arg(name="")]
-
-    def __call__(self) -> None:
-        self.command()
-
-
 def language_command(arguments: Sequence[str]) -> Any:
     """Type of the command, with one subcommand each; the flags of train default to the chosen preset.
 
@@ -247,10 +235,7 @@ def language_command(arguments: Sequence[str]) -> Any:
 
         own = PRESETS.get(asked_preset(arguments), PRESETS["quick"])
         settings = ("settings", Annotated[type(own), tyro.conf.arg(name="")], own)
-    train = dataclasses.make_dataclass("Train", [settings], bases=(Train,), frozen=True)
-    train.__doc__ = Train.__doc__
-    kinds = [Annotated[kind, tyro.conf.subcommand(name)] for name, kind in (LANGUAGE | {"train": train}).items()]
-    field = ("command", Annotated[functools.reduce(operator.or_, kinds), tyro.conf.arg(name="")])
-    one = dataclasses.make_dataclass("Language", [field], bases=(Language,), frozen=True)
-    one.__doc__ = Language.__doc__
-    return one
+    commands = LANGUAGE | {"train": with_fields(Train, Train.__doc__, settings)}
+    kinds = one_of(Annotated[kind, tyro.conf.subcommand(name)] for name, kind in commands.items())
+    doc = "Language models: prepare text, train on it, evaluate, sample, inspect."
+    return with_fields(Group, doc, ("command", kinds))

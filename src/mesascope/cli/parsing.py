@@ -7,16 +7,14 @@ import dataclasses
 import io
 import re
 from collections.abc import Callable, Iterator, Sequence
-from typing import Annotated, Any, Union
+from typing import Annotated, Any
 
 import tyro
 
 from mesascope.cli.identify import Identify
 from mesascope.cli.language import language_command
-from mesascope.cli.ledger import Ledger
-from mesascope.cli.list_studies import ListStudies
-from mesascope.cli.report import Report
-from mesascope.cli.run import run_command
+from mesascope.cli.reading import Ledger, ListStudies, Report
+from mesascope.cli.run import one_of, run_command
 from mesascope.errors import ArgumentError, MesascopeError
 from mesascope.records import registered
 
@@ -29,19 +27,15 @@ def parsed(arguments: list[str]) -> Callable[[], None]:
         SystemExit: after ``--help``.
     """
     _require_resume_alone(arguments)
-    commands = (
-        Annotated[run_command(arguments), tyro.conf.subcommand("run")],
-        Annotated[Identify, tyro.conf.subcommand("identify")],
-        Annotated[language_command(arguments), tyro.conf.subcommand("language")],
-        Annotated[ListStudies, tyro.conf.subcommand("list")],
-        Annotated[Report, tyro.conf.subcommand("report")],
-        Annotated[Ledger, tyro.conf.subcommand("ledger")],
-    )
+    commands = {
+        "run": run_command(arguments), "identify": Identify, "language": language_command(arguments),
+        "list": ListStudies, "report": Report, "ledger": Ledger,
+    }  # fmt: skip
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):
             return tyro.cli(
-                Union[commands],  # type: ignore[arg-type]  # noqa: UP007
+                one_of(Annotated[kind, tyro.conf.subcommand(name)] for name, kind in commands.items()),
                 prog="mesascope",
                 description="An instrument for learning algorithms in neural networks; --version prints its version.",
                 args=arguments or ["--help"],

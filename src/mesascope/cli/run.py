@@ -9,7 +9,7 @@ import re
 import shlex
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -20,6 +20,11 @@ from mesascope.errors import ArgumentError
 from mesascope.progress import tell
 from mesascope.records import facts, register, registered
 
+_DOC = """Run a study: train, measure, judge its claims and write a report.
+
+mesascope run STUDY --resume DIR continues an interrupted run, with the same result. Pass your own study as
+FILE.py:NAME.
+"""
 # Seconds without output before a progress message.
 _SILENT = 3.0
 
@@ -88,17 +93,25 @@ class RunStudy:
 
 
 @dataclass(frozen=True)
-class Run:
-    """Run a study: train, measure, judge its claims and write a report.
+class Group:
+    """A command with subcommands."""
 
-    mesascope run STUDY --resume DIR continues an interrupted run, with the same result. Pass your own study as
-    FILE.py:NAME.
-    """
-
-    run: Annotated[Any, tyro.conf.arg(name="")]
+    command: Any
 
     def __call__(self) -> None:
-        self.run()
+        self.command()
+
+
+def with_fields(base: type, doc: str | None, *fields: tuple[str, Any] | tuple[str, Any, Any]) -> Any:
+    """Type of a command with further fields, whose types or defaults depend on the arguments."""
+    kind = dataclasses.make_dataclass(base.__name__, fields, bases=(base,), frozen=True)
+    kind.__doc__ = doc
+    return kind
+
+
+def one_of(commands: Iterable[Any]) -> Any:
+    """Type of any one of the commands, without a name of its own on the command line."""
+    return Annotated[functools.reduce(operator.or_, commands), tyro.conf.arg(name="")]
 
 
 def run_command(arguments: Sequence[str]) -> Any:
@@ -107,22 +120,14 @@ def run_command(arguments: Sequence[str]) -> Any:
     kinds = []
     for name, study in registered("study").items():
         settings = study.presets.get(preset, study.presets["quick"])
-        fields = [
+        kind = with_fields(
+            RunStudy, f"{study.question}\n\n{RunStudy.__doc__}",
             ("preset", Literal[tuple(study.presets)], "quick"),
             ("study", tyro.conf.Suppress[str], name),
             ("settings", Annotated[type(settings), tyro.conf.arg(name="")], settings),
-        ]
-        kind = dataclasses.make_dataclass("Run", fields, bases=(RunStudy,), frozen=True)
-        kind.__doc__ = f"{study.question}\n\n{RunStudy.__doc__}"
+        )  # fmt: skip
         kinds.append(Annotated[kind, tyro.conf.subcommand(name, description=study.question)])
-    one = dataclasses.make_dataclass(
-        "Run",
-        [("run", Annotated[functools.reduce(operator.or_, kinds), tyro.conf.arg(name="")])],
-        bases=(Run,),
-        frozen=True,
-    )
-    one.__doc__ = Run.__doc__
-    return one
+    return with_fields(Group, _DOC, ("command", one_of(kinds)))
 
 
 def with_own_study(arguments: Sequence[str]) -> list[str]:
