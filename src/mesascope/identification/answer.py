@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, TypeVar
 
 import msgspec
 
@@ -22,6 +22,7 @@ from mesascope.measurement import Measurement
 from mesascope.runs import Run
 from mesascope.text import percent_text
 
+One = TypeVar("One", bound="Answer")
 # Maximum number of names in a sentence.
 _SHOWN = 4
 # Maximum number of tasks per condition that a verdict recommends.
@@ -50,7 +51,7 @@ class Answer(Tabular):
         return " ".join(self.sentences)
 
     @classmethod
-    def from_dict(cls, record: Mapping[str, Any]) -> Self:
+    def from_dict(cls: type[One], record: Mapping[str, Any]) -> One:
         """The inverse of `to_dict`."""
         try:
             return msgspec.convert(record, cls)
