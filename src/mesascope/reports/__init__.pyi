@@ -8,8 +8,10 @@ from .panels import (
     Line as Line,
     Lines as Lines,
     Matrices as Matrices,
+    curves as curves,
+    strip as strip,
+    sweep as sweep,
 )
-from .plots import curves as curves, strip as strip, sweep as sweep
 from .tables import (
     console as console,
     counts_text as counts_text,

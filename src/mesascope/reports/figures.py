@@ -61,38 +61,23 @@ def own_style() -> AbstractContextManager[None]:
 
 def figure_files(figure: Figure, results: Any) -> dict[str, bytes]:
     """SVG and PNG of a figure, byte-identical for the same results."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure as Canvas
 
-    files = {}
+    svg, png = io.BytesIO(), io.BytesIO()
     with own_style():
         canvas = Canvas()
         draw = _draw_matrices if isinstance(figure.panels, Matrices) else _draw_panels
         draw(canvas, figure, results)
-        # Compute the layout once for all formats; savefig would draw twice.
+        # Compute the layout once for both formats; savefig would draw twice.
         canvas.get_layout_engine().execute(canvas)  # type: ignore[union-attr]
         canvas.set_layout_engine("none")
-        for suffix, write in FORMATS.items():
-            buffer = io.BytesIO()
-            write(canvas, buffer)
-            files[suffix] = buffer.getvalue()
-    return files
-
-
-def _write_svg(canvas: Any, buffer: io.BytesIO) -> None:
-    from matplotlib.backends.backend_svg import FigureCanvasSVG
-
-    FigureCanvasSVG(canvas).print_svg(buffer, metadata={"Date": None})
-
-
-def _write_png(canvas: Any, buffer: io.BytesIO) -> None:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-
-    canvas.set_dpi(200)
-    FigureCanvasAgg(canvas).print_png(buffer, metadata={"Software": None})
-
-
-# File formats of a figure; their metadata contain no date or version, so files are reproducible.
-FORMATS = {"svg": _write_svg, "png": _write_png}
+        # Without date and version, files are reproducible.
+        FigureCanvasSVG(canvas).print_svg(svg, metadata={"Date": None})
+        canvas.set_dpi(200)
+        FigureCanvasAgg(canvas).print_png(png, metadata={"Software": None})
+    return {"svg": svg.getvalue(), "png": png.getvalue()}
 
 
 def _draw_panels(canvas: Any, figure: Figure, results: Any) -> None:
@@ -101,21 +86,19 @@ def _draw_panels(canvas: Any, figure: Figure, results: Any) -> None:
     rows = math.ceil(len(figure.panels) / columns)
     canvas.set_size_inches(figure.size or (5 if columns == 1 else 9.5, 2.9 * rows))
     places = canvas.subplots(rows, columns, squeeze=False, sharey=figure.share_y).ravel()
+    named = {}
     for panel, axes in zip(figure.panels, places, strict=False):
         panel.draw(axes, results)
         if figure.share_y and axes is not places[0]:
             axes.set_ylabel("")
+        if figure.shared_legend:
+            handles, labels = axes.get_legend_handles_labels()
+            named |= dict(zip(labels, handles, strict=True))
+            axes.get_legend().remove()
     for axes in places[len(figure.panels) :]:
         axes.remove()
-    if figure.shared_legend:
-        named = {
-            label: handle
-            for axes in places[: len(figure.panels)]
-            for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
-        }
+    if named:
         canvas.legend(named.values(), named.keys(), loc="outside lower center", ncols=4)
-        for axes in places[: len(figure.panels)]:
-            axes.get_legend().remove()
 
 
 def _draw_matrices(canvas: Any, figure: Figure, results: Any) -> None:

@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 
 from mesascope.errors import require_choice
-from mesascope.evidence import Claim
+from mesascope.evidence import Claim, Reading, StageReading
 from mesascope.evidence.numbers import nominal
 
 Results = Mapping[str, Any]
+# Role (key of its colour) and label of a line.
+Shown = tuple[str | float, str]
 
 # Colour-blind safe (Okabe-Ito), one colour for each role in every figure; further roles take shades of viridis.
 COLOURS = {
@@ -163,6 +165,62 @@ class Figure:
     share_y: bool = False
     shared_legend: bool = False
     claims: tuple[Claim, ...] = ()
+
+
+def curves(
+    stage: StageReading,
+    columns: Mapping[str, Shown],
+    y: str,
+    levels: Sequence[Level] = (),
+    *,
+    title: str = "",
+    factor: float = 1.0,
+    log: str = "",
+    each: bool = False,
+) -> Lines:
+    """Columns of a training's log over its steps.
+
+    Args:
+        factor: factor on the columns.
+        each: draw every replicate; their mean and range if False.
+    """
+    lines = [Line(stage["step"], factor * stage[column], *how, each) for column, how in columns.items()]
+    return Lines(title, "training step", y, [*lines, *levels], log)
+
+
+def sweep(
+    x: str,
+    y: str,
+    case: Reading,
+    lines: Mapping[Reading, Shown],
+    levels: Sequence[Level] = (),
+    *,
+    title: str = "",
+    each: bool = False,
+    marks: str = "-",
+    log: str = "y",
+) -> Lines:
+    """Curves of readings ``(replicates, cases)`` over the swept values ``case``."""
+    shown = [Line(case, reading, role, label, each, marks) for reading, (role, label) in lines.items()]
+    return Lines(title, x, y, [*levels, *shown], log)
+
+
+def strip(y: str, names: Mapping[str, str], read: Callable[[Any], Mapping[str, Mapping[str, Any]]]) -> Lines:
+    """One mark per replicate above the name of each method; ``read`` returns numbers by label and method.
+
+    Marks of different labels are side by side.
+    """
+
+    def lines(results: Any) -> list[Line]:
+        groups = read(results)
+        beside = 0.14 * (np.arange(len(groups)) - (len(groups) - 1) / 2)
+        return [
+            Line(np.arange(len(names)) + beside[place], np.stack([one[name] for name in names], axis=1),
+                 place / (len(groups) - 1) if len(groups) > 1 else "trained", label, each=True, marks="o")
+            for place, (label, one) in enumerate(groups.items())
+        ]  # fmt: skip
+
+    return Lines("", "", y, lines, limits={"xticks": range(len(names)), "xticklabels": list(names.values())})
 
 
 def _read(item: Line | Level | Grid, results: Results) -> Any:

@@ -84,9 +84,8 @@ def _checked(path: Path, content: bytes, place: str) -> Any:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise damaged(path, rule, f"{place}is damaged ({error})") from None
     holds = FILES[path.name].holds
-    version = (
-        value.get("schema") if isinstance(value, dict) and "schema" in getattr(holds, "__annotations__", ()) else None
-    )
+    has_schema = isinstance(value, dict) and "schema" in getattr(holds, "__annotations__", ())
+    version = value.get("schema") if has_schema else None
     if type(version) is int and version != SCHEMA:
         remedy = "install a newer mesascope" if version > SCHEMA else "run it again"
         raise damaged(path, f"be of schema {SCHEMA}", f"is of schema {version}", remedy)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 from mesascope.errors import ArgumentTypeError, RunDirectoryError
 from mesascope.runs.files import as_path
@@ -38,7 +37,11 @@ def find_runs(folders: str | Path | Sequence[str | Path]) -> tuple[list[Run], li
     """
     found: dict[Path, None] = {}
     damaged: list[str] = []
-    for folder in [folders] if isinstance(folders, str | Path) else _listed(folders):
+    if not isinstance(folders, str | Path | Iterable):
+        raise ArgumentTypeError(
+            f"folders must be a path or several, but is {folders!r} ({type(folders).__name__}): pass a string."
+        )
+    for folder in [folders] if isinstance(folders, str | Path) else list(folders):
         folder = as_path("a folder of runs", folder)
         if not os.path.isdir(folder):
             rule, remedy = ("be a folder", "is a file"), "pass the folder that it is in"
@@ -67,14 +70,6 @@ def find_runs(folders: str | Path | Sequence[str | Path]) -> tuple[list[Run], li
 def _is_marked(path: Path) -> bool:
     """True if a folder contains the files of a run."""
     return any(os.path.lexists(path / name) for name in _MARKS)
-
-
-def _listed(folders: Any) -> Sequence[Any]:
-    if not isinstance(folders, Iterable):
-        raise ArgumentTypeError(
-            f"folders must be a path or several, but is {folders!r} ({type(folders).__name__}): pass a string."
-        )
-    return list(folders)
 
 
 def newest_run(study: str, folder: str | Path = "runs", preset: str | None = None) -> Run:

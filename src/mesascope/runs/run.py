@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shlex
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -98,11 +98,9 @@ class Run:
                     (read_lines if path.suffix == ".jsonl" else read_json)(path)  # may raise a more specific error
                 raise damaged(path, "be as the run left it when it finished", "was changed" if own else "is missing")
 
-    @contextlib.contextmanager
-    def lock(self) -> Iterator[None]:
+    def lock(self) -> AbstractContextManager[None]:
         """Keep other processes from writing to this run. The lock of a killed process is released."""
-        with locked(self.path):
-            yield
+        return locked(self.path)
 
     def discard_if_new(self) -> None:
         """Remove the folder of a run that contains only its configuration; its lock must be free."""
@@ -121,12 +119,9 @@ class Run:
     @property
     def is_complete(self) -> bool:
         """True if the run is finished and none of its stages is missing."""
-        left = self._left.get("results/index.json")
-        return (
-            self.is_finished
-            and self.results.is_complete()
-            and left in (None, checksum(self.results.folder / "index.json"))
-        )
+        if not (self.is_finished and self.results.is_complete()):
+            return False
+        return self._left.get("results/index.json") in (None, checksum(self.results.folder / "index.json"))
 
     @property
     def _left(self) -> dict[str, str]:
@@ -232,7 +227,7 @@ class Run:
         keys = dict.fromkeys(key for row in rows for key in row if key not in ("training", "step", "seed"))
         places = {(row["seed"], row["step"]): row for row in rows}
         numbers = {
-            key: np.array([[_number(places.get((seed, step), {}).get(key)) for step in steps] for seed in seeds])
+            key: np.array([[places.get((seed, step), {}).get(key) for step in steps] for seed in seeds], dtype=float)
             for key in keys
         }
         axes = {"step": "step", "seed": "seed"} | dict.fromkeys(keys, "seed step")
@@ -348,22 +343,16 @@ def _require_empty(path: Path) -> None:
 
 
 def _lines(rows: Iterable[Mapping[str, Any]]) -> bytes:
-    return "".join(_line(row) + "\n" for row in rows).encode()
-
-
-def _line(row: Mapping[str, Any]) -> str:
-    try:
-        line = json.dumps(row, allow_nan=False)
-        wrong = problem(json.loads(line), FILES["metrics.jsonl"].holds)
-    except (TypeError, ValueError) as error:
-        line, wrong = "", str(error)
-    if wrong:
-        raise ArgumentError(
-            f"a row of metrics must have a training, a step, a seed and finite numbers, but does not ({wrong}): pass "
-            "None for what is not finite."
-        )
-    return line
-
-
-def _number(value: Any) -> float:
-    return float("nan") if value is None else value
+    lines = []
+    for row in rows:
+        try:
+            lines.append(json.dumps(row, allow_nan=False) + "\n")
+            wrong = problem(json.loads(lines[-1]), FILES["metrics.jsonl"].holds)
+        except (TypeError, ValueError) as error:
+            wrong = str(error)
+        if wrong:
+            raise ArgumentError(
+                f"a row of metrics must have a training, a step, a seed and finite numbers, but does not ({wrong}): "
+                "pass None for what is not finite."
+            )
+    return "".join(lines).encode()
