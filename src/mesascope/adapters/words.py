@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -110,13 +111,6 @@ def from_language_model(
     )  # fmt: skip
 
 
-def _encoded(words: NumberTokenizer, prompt: str) -> list[int]:
-    try:
-        return words.encode(prompt)
-    except ArgumentError:
-        return []
-
-
 def _answers(
     model: Callable[[Tensor], Tensor],
     words: NumberTokenizer,
@@ -125,7 +119,10 @@ def _answers(
     prompts: Sequence[str],
 ) -> list[str]:
     """Text of the predicted number after each prompt; empty if the prompt is not in the vocabulary."""
-    tokens, answers = [_encoded(words, prompt) for prompt in prompts], [""] * len(prompts)
+    tokens, answers = [[] for _ in prompts], [""] * len(prompts)
+    for place, prompt in enumerate(prompts):
+        with contextlib.suppress(ArgumentError):
+            tokens[place] = words.encode(prompt)
     device = next((weight.device for weight in getattr(model, "parameters", list)()), None)
     for length in {len(one) for one in tokens} - {0}:
         places = [place for place, one in enumerate(tokens) if len(one) == length]
