@@ -74,12 +74,14 @@ class Identify:
 
     def __call__(self) -> None:
         from mesascope.identification import along, by_layer, identify
+        from mesascope.records import from_record
         from mesascope.tasks.calling import LearnerError
 
         name, learner, family = self._learner()
         given = self.family is not None or family is not None
         if self.family is not None or family is None:
-            family = _family(self.family or FAMILY)
+            kind, values = _call("--family", self.family or FAMILY)
+            family = from_record({"kind": "family", "name": kind, **values})
         self._move(learner)
         if self.estimate is not None:
             print(learner.estimate(family, self.budget, self.estimate))
@@ -250,13 +252,6 @@ def _training(place: str, training: str, seed: str) -> tuple[Any, str, int]:
     if seed and not seed.isdecimal():
         refuse("LEARNER", "end in a seed, a whole number", seed, "pass RUN:TRAINING:0, say")
     return run, training, int(seed or 0)
-
-
-def _family(words: str) -> Any:
-    from mesascope.records import from_record
-
-    name, values = _call("--family", words)
-    return from_record({"kind": "family", "name": name, **values})
 
 
 def _regressor(words: str) -> tuple[str, Any, None]:

@@ -22,10 +22,6 @@ from mesascope.text import counted
 _ESCAPE = re.compile(r"\\(?:[abfnrtv0\\]|x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4})")
 
 
-def _unescaped(found: re.Match[str]) -> str:
-    return found.group().encode().decode("unicode_escape")
-
-
 @dataclass(frozen=True)
 class Prepare:
     """Tokenize text files into a folder, with a share of the documents for validation.
@@ -53,7 +49,9 @@ class Prepare:
     def __call__(self) -> None:
         from mesascope.language import prepare
 
-        delimiter = None if self.delimiter is None else _ESCAPE.sub(_unescaped, self.delimiter)
+        delimiter = self.delimiter
+        if delimiter is not None:
+            delimiter = _ESCAPE.sub(lambda found: found.group().encode().decode("unicode_escape"), delimiter)
         try:
             corpus = prepare(
                 self.paths, self.out, self.tokenizer, validation=self.validation, field=self.field,

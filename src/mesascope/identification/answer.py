@@ -250,7 +250,10 @@ class Identification(Answer):
             "Candidates": self.table(),
             "Answers of the model": Table(self.answers),
             "Noise of the learner": Table({"condition": name, "noise": one} for name, one in self.noise.items()),
-            "Beyond predictions": Table(_filled(vars(one)) for one in self.likenesses),
+            "Beyond predictions": Table(
+                {name.replace("_", " "): value for name, value in vars(one).items() if value is not None}
+                for one in self.likenesses
+            ),
             "What changes do to predictions": Table(
                 {"change": name, **{who: one.invariances.get(name) for who, one in self.behaviour.items()}}
                 for name in (own.invariances if own else ())
@@ -291,10 +294,6 @@ def like(learner: str, shares: Sequence[Share]) -> str:
     if first.unexplained.value > _UNLIKE:
         return f"{learner} is like no family: the nearest, {first.family}, leaves {left}{after}."
     return f"{learner} is most like {first.family}: {left}{after}."
-
-
-def _filled(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {name.replace("_", " "): value for name, value in row.items() if value is not None}
 
 
 def _clearest(row: Row) -> str:

@@ -55,7 +55,7 @@ def candidates(family: Any = None, *, sklearn: bool = True) -> Catalogue:
     >>> [one.name for one in candidates(sklearn=False)][:4]
     ['zero', 'constant', 'mean', 'last label']
     """
-    found = Catalogue(replace(one, family=kind) for kind, listed in _KINDS.items() for one in listed(family))
+    found = Catalogue(replace(one, family=kind) for kind, listed in _by_family(family).items() for one in listed)
     if sklearn and importlib.util.find_spec("sklearn"):
         found += estimators.candidates()
     return found
@@ -66,16 +66,39 @@ def _free(learner: str) -> dict[str, Range]:
     return facts("learner", learner)["free"]
 
 
-def _around(outer: Callable[[Any], Learner], inner: Build) -> Build:
+def around(outer: Callable[[Any], Learner], inner: Build) -> Build:
     """Builder of a learner within another one, from the parameters of the inner one."""
     return lambda **own: outer(inner(**own))
 
 
-def _constants(family: Any) -> list[Candidate]:
-    return [
-        Candidate("zero", learners.Zero),
-        Candidate("constant", learners.Constant, _free("constant"), formula=_mean),
-    ]
+def _by_family(family: Any) -> dict[str, list[Candidate]]:
+    alpha, gated, pool = _free("lasso"), _free("delta-rule"), []
+    elastic_net = around(learners.WithIntercept, learners.ElasticNet)
+    if getattr(family, "pool", None) is not None and isinstance(family, LinearRegression):
+        bayes = partial(learners.BayesPool, family.teachers().double())
+        pool = [Candidate("bayes-pool", bayes, _free("bayes-pool"))]
+    return {
+        "constants": [
+            Candidate("zero", learners.Zero),
+            Candidate("constant", learners.Constant, _free("constant"), formula=_mean),
+        ],
+        "averages": [Candidate("mean", learners.Mean), Candidate("last label", learners.LastLabel)],
+        "neighbours": [*_neighbours(), *_of_kernels("kernel-smoother", learners.KernelSmoother, learners.KERNELS)],
+        "kernel regression": _of_kernels("kernel-ridge", learners.KernelRidge, learners.RIDGE_KERNELS),
+        "descent": _descents(family),
+        "online descent": [  # in one pass: predictions depend on the order of pairs
+            Candidate("delta-rule", learners.DeltaRule, {"eta": gated["eta"]}),
+            Candidate("gated delta-rule", learners.DeltaRule, gated),
+            Candidate("titans", learners.Titans, _free("titans")),
+        ],
+        "least squares": _least_squares(),
+        "memorised tasks": pool,
+        "sparse regression": [
+            Candidate("lasso", learners.Lasso, alpha),
+            Candidate("lasso with-intercept", around(learners.WithIntercept, learners.Lasso), alpha),
+            Candidate("elastic-net with-intercept", elastic_net, {**alpha, "share": Range(0.05, 1.0, "linear")}),
+        ],
+    }
 
 
 def _mean(answers: Mapping[str, Tensor]) -> dict[str, float]:
@@ -83,26 +106,15 @@ def _mean(answers: Mapping[str, Tensor]) -> dict[str, float]:
     return {"value": float(torch.stack([one.mean() for one in answers.values()]).mean())}
 
 
-def _averages(family: Any) -> list[Candidate]:
-    return [Candidate("mean", learners.Mean), Candidate("last label", learners.LastLabel)]
-
-
-def _neighbours(family: Any) -> list[Candidate]:
+def _neighbours() -> list[Candidate]:
     nearest = learners.NearestNeighbours
     builds = {
         "nearest-neighbours": nearest,
         "nearest-neighbours by distance": partial(nearest, weights="distance"),
         "manhattan nearest-neighbours": partial(nearest, metric="manhattan"),
-        "standardised nearest-neighbours": _around(learners.Standardised, nearest),
+        "standardised nearest-neighbours": around(learners.Standardised, nearest),
     }
-    return [
-        *(Candidate(name, build, {"k": Range(1, 10, "integer")}) for name, build in builds.items()),
-        *_of_kernels("kernel-smoother", learners.KernelSmoother, learners.KERNELS),
-    ]
-
-
-def _kernel_ridge(family: Any) -> list[Candidate]:
-    return _of_kernels("kernel-ridge", learners.KernelRidge, learners.RIDGE_KERNELS)
+    return [Candidate(name, build, {"k": Range(1, 10, "integer")}) for name, build in builds.items()]
 
 
 def _of_kernels(name: str, build: Build, kernels: Iterable[str]) -> list[Candidate]:
@@ -119,9 +131,9 @@ def _descents(family: Any) -> list[Candidate]:
         "gradient-descent-plus-plus": learners.GradientDescentPlusPlus,
     }
     for name, build in descents.items():
-        found += _of_sizes(name, build, _free(name)) + _of_sizes(f"summed {name}", _around(summed, build), _free(name))
+        found += _of_sizes(name, build, _free(name)) + _of_sizes(f"summed {name}", around(summed, build), _free(name))
     found += [
-        Candidate("centred gradient-descent", _around(learners.Centred, learners.GradientDescent), descent),
+        Candidate("centred gradient-descent", around(learners.Centred, learners.GradientDescent), descent),
         Candidate(
             "kernel-gradient-descent on squares", partial(learners.KernelGradientDescent, learners.squares),
             _free("kernel-gradient-descent"),
@@ -156,63 +168,24 @@ def _of_sizes(name: str, build: Build, free: Mapping[str, Range]) -> list[Candid
     ]  # fmt: skip
 
 
-def _online(family: Any) -> list[Candidate]:
-    """One-pass descents, whose predictions depend on the order of pairs."""
-    gated = _free("delta-rule")
-    return [
-        Candidate("delta-rule", learners.DeltaRule, {"eta": gated["eta"]}),
-        Candidate("gated delta-rule", learners.DeltaRule, gated),
-        Candidate("titans", learners.Titans, _free("titans")),
-    ]
-
-
-def _least_squares(family: Any) -> list[Candidate]:
+def _least_squares() -> list[Candidate]:
     ridge, components = _free("least-squares"), {"count": Range(1, 10, "integer")}
-    with_intercept = _around(learners.WithIntercept, learners.LeastSquares)
+    with_intercept = around(learners.WithIntercept, learners.LeastSquares)
     on_squares = partial(learners.OnFeatures, features=learners.squares)
 
     def partial_least_squares(count: int) -> Learner:
         return learners.WithIntercept(learners.Standardised(learners.ConjugateGradients(count)))
 
-    principal_components = _around(learners.WithIntercept, learners.PrincipalComponents)
+    principal_components = around(learners.WithIntercept, learners.PrincipalComponents)
     return [
         Candidate("minimum-norm least-squares", learners.LeastSquares),
         Candidate("ridge least-squares", learners.LeastSquares, ridge),
         Candidate("newton", learners.Newton, _free("newton")),
-        Candidate("centred least-squares", _around(learners.Centred, learners.LeastSquares), ridge),
+        Candidate("centred least-squares", around(learners.Centred, learners.LeastSquares), ridge),
         Candidate("least-squares with-intercept", with_intercept),
         Candidate("ridge with-intercept", with_intercept, ridge),
-        Candidate("standardised ridge with-intercept", _around(learners.Standardised, with_intercept), ridge),
-        Candidate("ridge on squares", _around(on_squares, with_intercept), ridge),
+        Candidate("standardised ridge with-intercept", around(learners.Standardised, with_intercept), ridge),
+        Candidate("ridge on squares", around(on_squares, with_intercept), ridge),
         Candidate("partial least-squares", partial_least_squares, components),
         Candidate("principal-components regression", principal_components, components),
     ]
-
-
-def _memorised(family: Any) -> list[Candidate]:
-    if getattr(family, "pool", None) is None or not isinstance(family, LinearRegression):
-        return []
-    return [Candidate("bayes-pool", partial(learners.BayesPool, family.teachers().double()), _free("bayes-pool"))]
-
-
-def _sparse(family: Any) -> list[Candidate]:
-    alpha = _free("lasso")
-    elastic_net = _around(learners.WithIntercept, learners.ElasticNet)
-    return [
-        Candidate("lasso", learners.Lasso, alpha),
-        Candidate("lasso with-intercept", _around(learners.WithIntercept, learners.Lasso), alpha),
-        Candidate("elastic-net with-intercept", elastic_net, {**alpha, "share": Range(0.05, 1.0, "linear")}),
-    ]
-
-
-_KINDS = {
-    "constants": _constants,
-    "averages": _averages,
-    "neighbours": _neighbours,
-    "kernel regression": _kernel_ridge,
-    "descent": _descents,
-    "online descent": _online,
-    "least squares": _least_squares,
-    "memorised tasks": _memorised,
-    "sparse regression": _sparse,
-}

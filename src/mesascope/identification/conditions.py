@@ -23,7 +23,7 @@ Change = Callable[[Episode, torch.Generator], Episode | None]
 OWN, HALF, QUARTER, SHUFFLED = "own", "half of the pairs", "a quarter of the pairs", "shuffled labels"
 # Number of tasks per draw.
 _BLOCK = 8
-_SCALE, _SHIFT, _OUTLIER = 2.0, 1.0, 10.0
+_SHIFT, _OUTLIER = 1.0, 10.0
 # Smallest scale factor of ill-conditioned inputs.
 _NARROW = 0.05
 
@@ -98,10 +98,6 @@ def _rows(tasks: Episode, rows: slice | Tensor) -> Episode:
     return tasks._replace(context=Context(*(part[..., rows, :] for part in tasks.context)))
 
 
-def _scaled(tasks: Episode, generator: torch.Generator) -> Episode:
-    return with_inputs(tasks, lambda x: _SCALE * x)
-
-
 def _shifted(tasks: Episode, generator: torch.Generator) -> Episode:
     size = tasks.context.x.square().mean((-2, -1), keepdim=True).sqrt()
     return with_inputs(tasks, lambda x: x + _SHIFT * size)
@@ -142,7 +138,7 @@ def _shuffled(tasks: Episode, generator: torch.Generator) -> Episode | None:
 CONDITIONS: dict[str, Change] = {
     HALF: _shorter(0.5),
     QUARTER: _shorter(0.25),
-    "inputs twice as large": _scaled,
+    "inputs twice as large": lambda tasks, generator: with_inputs(tasks, lambda x: 2 * x),
     "ill-conditioned inputs": _ill_conditioned,
     "duplicated pairs": _duplicated,
     "shifted inputs": _shifted,

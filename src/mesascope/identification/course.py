@@ -83,12 +83,14 @@ class Course(Answer):
         found: list[Transition] = []
         last, family = self.steps[0], self.answers[0].shares[0].family
         for step, answer in zip(self.steps, self.answers, strict=True):
-            shares = {one.family: one for one in answer.shares}
-            nearest, before = answer.shares[0].family, shares.get(family)
+            nearest = answer.shares[0].family
             if nearest == family:
                 last = step
-            elif before and before.behind and _above_zero(before.behind, answer.level / len(self.steps)):
-                found.append(Transition(last, step, family, nearest, before.behind))
+                continue
+            behind = next((one.behind for one in answer.shares if one.family == family), None)
+            level = answer.level / len(self.steps)
+            if behind and behind.value > float(stats.t.isf(level, behind.n - 1)) * behind.stderr:
+                found.append(Transition(last, step, family, nearest, behind))
                 last, family = step, nearest
         return tuple(found)
 
@@ -280,7 +282,3 @@ def _small(chosen: Iterable[Candidate], tasks: int) -> list[Candidate]:
         return sum(value.numel() for value in learner.parameters()) if isinstance(learner, nn.Module) else 0
 
     return [one for one in chosen if not one.own_sizes or numbers(one) <= tasks]
-
-
-def _above_zero(one: Measurement, level: float) -> bool:
-    return one.value > float(stats.t.isf(level, one.n - 1)) * one.stderr

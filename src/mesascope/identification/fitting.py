@@ -66,7 +66,8 @@ def fits(
     most = candidate.most_tasks
     tasks = {name: tasks[name].part(0, most or len(one)) for name, one in seen.items()}
     seen = {name: one[:most] for name, one in seen.items()}
-    whole, real = _split(candidate.free)
+    whole = {name: one for name, one in candidate.free.items() if one.scale == "integer"}
+    real = {name: one for name, one in candidate.free.items() if name not in whole}
     if len(near) == 1 and not anew and not real:  # nothing to fit
         return list(near)
     residuals = Residuals(tasks, seen)
@@ -85,11 +86,6 @@ def fits(
     criteria = [residuals.count * np.log(loss) + 2 * number for loss, number in zip(losses, numbers, strict=True)]
     order = sorted(range(len(found)), key=lambda index: criteria[index])
     return [found[index] for index in order if losses[index] <= _NEAR * min(losses)][:KEPT]
-
-
-def _split(free: Mapping[str, Range]) -> tuple[dict[str, Range], dict[str, Range]]:
-    whole = {name: one for name, one in free.items() if one.scale == "integer"}
-    return whole, {name: one for name, one in free.items() if name not in whole}
 
 
 def _grid(free: Mapping[str, Range]) -> list[dict[str, Any]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,12 @@ import numpy as np
 
 from mesascope.errors import require_instance
 from mesascope.evidence import Verdicts
-from mesascope.identification.answer import Identification
+from mesascope.identification.answer import Identification, in_percent
+from mesascope.identification.behaviour import Behaviour
 from mesascope.identification.conditions import HALF, OWN, QUARTER
 from mesascope.identification.course import Course, figures_along
 from mesascope.identification.verdict import EXACT, OWN_TASKS, RUNS
+from mesascope.measurement import Measurement
 from mesascope.reports import Figure, Grid, Line, Lines, draw_figures, write_report
 from mesascope.runs import Run
 from mesascope.runs.files import as_path
@@ -149,33 +151,29 @@ def _by_length(r: Any) -> list[Line]:
     ]  # fmt: skip
 
 
+def _of_both(r: Any, drawn: Callable[[Behaviour], tuple[Sequence[float], Sequence[Measurement]]]) -> list[Line]:
+    """Lines of the learner's behaviour, with standard errors, and of the nearest candidate's."""
+    lines = []
+    for (name, seen), role, marks in zip(r["answer"].behaviour.items(), ("trained", "gd"), ("o", "-"), strict=True):
+        x, y = drawn(seen)
+        if y:
+            error = [one.stderr for one in y] if role == "trained" else None
+            lines.append(Line(x, [one.value for one in y], role, name, marks=marks, error=error))
+    return lines
+
+
 def _filters(r: Any) -> list[Line]:
-    own, *others = r["answer"].behaviour.items()
-    return [
-        Line(
-            [one.eigenvalue for one in seen.spectrum], [one.filter.value for one in seen.spectrum], role, name,
-            marks=marks, error=[one.filter.stderr for one in seen.spectrum] if role == "trained" else None,
-        )
-        for (name, seen), role, marks in [(own, "trained", "o"), *((one, "gd", "-") for one in others)]
-        if seen.spectrum
-    ]  # fmt: skip
+    return _of_both(r, lambda seen: ([one.eigenvalue for one in seen.spectrum], [one.filter for one in seen.spectrum]))
 
 
 def _weights(kind: str) -> Callable[[Any], list[Line]]:
-    """Lines for the weights of pairs, sorted by ``kind`` (``positions`` or ``ranks``), of learner and candidate."""
+    """Lines for the weights of pairs, sorted by ``kind`` (``positions`` or ``ranks``)."""
 
-    def lines(r: Any) -> list[Line]:
-        drawn = zip(r["answer"].behaviour.items(), ("trained", "gd"), ("o", "-"), strict=True)
-        return [
-            Line(
-                list(range(1, len(shares) + 1)), [100 * one.value for one in shares], role, name, marks=marks,
-                error=[100 * one.stderr for one in shares] if role == "trained" else None,
-            )
-            for (name, seen), role, marks in drawn
-            if (shares := getattr(seen, kind))
-        ]  # fmt: skip
+    def drawn(seen: Behaviour) -> tuple[Sequence[float], Sequence[Measurement]]:
+        shares = getattr(seen, kind)
+        return range(1, len(shares) + 1), [*map(in_percent, shares)]
 
-    return lines
+    return lambda r: _of_both(r, drawn)
 
 
 FIGURES = (

@@ -58,7 +58,10 @@ class Seen:
         fitting = answers(learner, next(asking), partly=True)
         self._require_answers(learner, fitting)  # before further calls, which may cost money
         first, second = (answers(learner, part, partly=True) for part in asking)
-        if self.dtype == torch.float64 and all(_repeats(second[name], first[name]) for name in second):
+        repeated = all(
+            torch.allclose(one, first[name][: len(one)], rtol=0, atol=0, equal_nan=True) for name, one in second.items()
+        )
+        if self.dtype == torch.float64 and repeated:
             second, again = first, few
         else:
             second = _continued(learner, second, again)
@@ -108,11 +111,6 @@ class Seen:
             f"a learner must answer {LEAST} of the family's own tasks with finite numbers below {LARGEST:g}, but "
             f"{label(learner)} answers {found}{read}: {remedy}."
         )
-
-
-def _repeats(again: Float[Tensor, "few m dy"], first: Float[Tensor, "tasks m dy"]) -> bool:
-    """True if the predictions on the first tasks are repeated exactly."""
-    return torch.allclose(again, first[: len(again)], rtol=0, atol=0, equal_nan=True)
 
 
 def _continued(learner: Learner, few: Mapping[str, Tensor], tasks: Mapping[str, Episode]) -> dict[str, Tensor]:

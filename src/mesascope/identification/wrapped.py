@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Sequence
-from typing import Any
+from dataclasses import replace
 
 from torch import nn
 
 from mesascope.identification.candidate import Candidate
+from mesascope.identification.catalogue import around
 from mesascope.identification.comparing import Compared
 from mesascope.identification.seen import Seen
 from mesascope.learners import Clipped, LabelCopying
-from mesascope.tasks import Learner
 
 # Wrappers of candidates, by name.
 FORMS = {"clipped": Clipped, "label-copying": LabelCopying}
@@ -34,7 +33,11 @@ def wrapped(found: Sequence[Compared], seen: Seen) -> list[Candidate]:
     plain = [one.candidate for one in nearest if isinstance(one.own.learner, nn.Module) and not one.candidate.own_sizes]
     first = {one.family: one for one in reversed(plain)}
     inner = {one.name: one for one in (*plain[:_NEAREST], *first.values())}.values()
-    return [_in_form(form, one) for form in _forms(seen) for one in inner]
+    return [
+        replace(one, name=f"{form} {one.name}", build=around(FORMS[form], one.build), formula=None)
+        for form in _forms(seen)
+        for one in inner
+    ]
 
 
 def _forms(seen: Seen) -> Iterator[str]:
@@ -50,12 +53,3 @@ def _forms(seen: Seen) -> Iterator[str]:
         yield "label-copying"
     elif all(inside) and max(ends) >= _ENDS:
         yield "clipped"
-
-
-def _in_form(form: str, candidate: Candidate) -> Candidate:
-    def build(**own: Any) -> Learner:
-        learner = candidate.build(**own)
-        assert isinstance(learner, nn.Module)
-        return FORMS[form](learner)
-
-    return dataclasses.replace(candidate, name=f"{form} {candidate.name}", build=build, formula=None)

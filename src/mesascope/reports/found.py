@@ -19,7 +19,7 @@ def found_text(claims: Sequence[Mapping[str, Any]]) -> list[str]:
     names = {name for claim in claims for name in claim["premises"]}
     findings = [claim for claim in claims if claim["id"] not in names]
     premises = [claim for claim in claims if claim["id"] in names]
-    failed, open_ = (_with(findings, verdict) for verdict in ("fails", "undecided"))
+    failed, open_ = ([one for one in findings if one["verdict"] == verdict] for verdict in ("fails", "undecided"))
     sentences = [f"Of {counted(len(findings), 'finding')} {counts_text(findings)} ({holding_text(claims)})."]
     sentences += [f"Fails: {_named([claim])}." for claim in failed]
     if open_:
@@ -73,10 +73,6 @@ def interval_svg(claim: Mapping[str, Any]) -> str:
         f'<line x1="{start:.1f}" x2="{end:.1f}" y1="{middle}" y2="{middle}" stroke="{colour}" stroke-width="2"/>'
         f'<circle cx="{place(numbers["value"], _WIDTH / 2):.1f}" cy="{middle}" r="3.5" fill="{colour}"/></svg>'
     )
-
-
-def _with(claims: Sequence[Mapping[str, Any]], verdict: str) -> list[Mapping[str, Any]]:
-    return [claim for claim in claims if claim["verdict"] == verdict]
 
 
 def _named(claims: Sequence[Mapping[str, Any]]) -> str:

@@ -96,6 +96,7 @@ def write_report(
     title = question or f"{config['kind']} ({config['id'][:8]})"
     if config["kind"] == "study":
         title = f"{config['study']} ({config['preset']})"
+    others = _claims_table([claim for claim in claims if claim.get("figure", "") not in run.captions])
     body = "\n".join([
         f"<h1>{escape(title)}</h1>",
         f'<p class="question">{escape(question)}</p>' if question != title else "",
@@ -104,7 +105,7 @@ def write_report(
         _sentences(found) or _found(claims) or "<p>This run has not finished: continue it with --resume.</p>",
         _deviations(config.get("deviations", [])),
         *(_figure(run, name, caption, claims) for name, caption in run.captions.items()),
-        _others([claim for claim in claims if claim.get("figure", "") not in run.captions]),
+        f"<h2>Premises, and claims that no figure shows</h2>{others}" if others else "",
         *(f"<h2>{escape(title)}</h2>{_result(table)}" for title, table in (tables or {}).items()),
         _settings(config["settings"]),
         "<h2>How it was made</h2>",
@@ -155,21 +156,12 @@ def _claims_table(claims: Sequence[Mapping[str, Any]]) -> str:
             f"<br><span class='muted reason'>{escape(claim['reason'])}</span></td></tr>"
         )
     head = "<tr><th>claim</th><th>measured</th><th>bound</th><th>reported</th><th>verdict</th></tr>"
-    return _wide(f'<table class="claims">{head}{"".join(rows)}</table>')
-
-
-def _wide(table: str) -> str:
-    """A table that scrolls on narrow screens."""
-    return f'<div class="wide">{table}</div>'
+    return f'<div class="wide"><table class="claims">{head}{"".join(rows)}</table></div>'
 
 
 def _result(table: Table) -> str:
-    """A table of results; no line break separates a number from its error."""
+    """A table of results, which scrolls on narrow screens; no line break separates a number from its error."""
     return f'<div class="wide result">{table._repr_html_().replace(" ± ", "&nbsp;±&nbsp;")}</div>'
-
-
-def _others(claims: Sequence[Mapping[str, Any]]) -> str:
-    return f"<h2>Premises, and claims that no figure shows</h2>{_claims_table(claims)}" if claims else ""
 
 
 def _figure(run: Run, name: str, caption: str, claims: Sequence[Mapping[str, Any]]) -> str:
