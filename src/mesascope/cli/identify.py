@@ -34,8 +34,7 @@ class Identify:
     learner: tyro.conf.Positional[str] = ""
     """RUN, RUN:TRAINING, RUN:TRAINING:SEED, FILE.py:NAME or MODULE:NAME; omit it with --sklearn, --openai or
     --local."""
-    sklearn: str | None = None
-    """scikit-learn regressor to identify in place of LEARNER, such as "Ridge(alpha=1.0)"."""
+    sklearn: str | None = None  # scikit-learn regressor to identify in place of LEARNER, such as "Ridge(alpha=1.0)".
     openai: str | None = None
     """Language model to identify in place of LEARNER: its name on a server with OpenAI's protocol, and optional request
     fields, such as "NAME(reasoning_effort='low', seed=3, max_tokens=2000)". The key is read from OPENAI_API_KEY."""
@@ -44,31 +43,25 @@ class Identify:
     settings, such as "FOLDER(dtype='bfloat16', max_tokens=24)"."""
     base_url: str | None = None
     """URL of the server for --openai, such as http://localhost:8000/v1; OpenAI's own if not given."""
-    format: str = "words-to-numbers"
-    """Format of prompts: words-to-numbers, letters, compact or digits."""
+    format: str = "words-to-numbers"  # Format of prompts: words-to-numbers, letters, compact or digits.
     answers: Path = Path("runs/answers.jsonl")
     """File that stores the answers of a language model; prompts in it are not sent again."""
     estimate: Annotated[float | None, tyro.conf.arg(metavar="PRICE")] = None
     """Print the number of tokens for the budget and their cost at this price per million, without calling the model."""
     checkpoints: bool = False
     """Identify each checkpoint that the run kept (train with --training.keep 0 100 1000, for example)."""
-    layers: bool = False
-    """Identify the predictions after each layer of the network."""
+    layers: bool = False  # Identify the predictions after each layer of the network.
     family: str | None = None
     """Tasks, such as "linear-regression(n_context=20, d_in=5)". Default: the training tasks of the run, otherwise 10
     pairs with 10 inputs."""
     candidates: str | None = None
     """Names of candidates, separated by commas, such as "gradient-descent, lasso"; the whole catalogue if not given."""
-    budget: int | None = None
-    """Maximum number of predictions; 100 tasks per condition and part if not given."""
+    budget: int | None = None  # Maximum number of predictions; 100 tasks per condition and part if not given.
     tolerance: float = 0.01
     """Maximum mean squared difference between learner and approximation, relative to the variance of predictions."""
-    level: float = 0.01
-    """Error rate, both for ruling out the true algorithm and for naming a false one."""
-    seed: int = 0
-    """Seed of all tasks."""
-    device: str | None = None
-    """Device to compute on, such as cuda; if not given, the device of the weights."""
+    level: float = 0.01  # Error rate, both for ruling out the true algorithm and for naming a false one.
+    seed: int = 0  # Seed of all tasks.
+    device: str | None = None  # Device to compute on, such as cuda; if not given, the device of the weights.
     out: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
     """Folder to write; runs/identify-<time> if not given."""
 

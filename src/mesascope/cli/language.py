@@ -30,21 +30,15 @@ class Prepare:
     interruption, the same command continues.
     """
 
-    paths: tyro.conf.Positional[tuple[str, ...]] = ()
-    """Files and folders of text."""
-    out: Path = Path("corpus")
-    """Folder of the tokens."""
-    tokenizer: str = "bytes"
-    """bytes, bpe:VOCABULARY to train byte pairs on this text, or a tokenizer.json."""
-    validation: float = 0.01
-    """Share of the documents for validation; with a single document, the end of its text."""
-    field: str = "text"
-    """Field that contains the text, in JSONL, Parquet and Arrow rows."""
+    paths: tyro.conf.Positional[tuple[str, ...]] = ()  # Files and folders of text.
+    out: Path = Path("corpus")  # Folder of the tokens.
+    tokenizer: str = "bytes"  # bytes, bpe:VOCABULARY to train byte pairs on this text, or a tokenizer.json.
+    validation: float = 0.01  # Share of the documents for validation; with a single document, the end of its text.
+    field: str = "text"  # Field that contains the text, in JSONL, Parquet and Arrow rows.
     delimiter: str | None = None
     """Separator of the documents in a plain text file, with Python's escapes such as \\n and \\t; if not given, a file
     is one document."""
-    broken: Literal["skip", "refuse"] = "skip"
-    """Treatment of lines that are not valid UTF-8, JSON or text."""
+    broken: Literal["skip", "refuse"] = "skip"  # Treatment of lines that are not valid UTF-8, JSON or text.
 
     def __call__(self) -> None:
         from mesascope.language import prepare
@@ -128,20 +122,16 @@ class Train:
 class _OfModel:
     """Flags of commands that run a model."""
 
-    model: tyro.conf.Positional[str]
-    """Run of a training, or folder of a model."""
-    device: str = "auto"
-    """Device to compute on: cpu, cuda, cuda:1, ...; auto chooses a GPU if there is one."""
+    model: tyro.conf.Positional[str]  # Run of a training, or folder of a model.
+    device: str = "auto"  # Device to compute on: cpu, cuda, cuda:1, ...; auto chooses a GPU if there is one.
 
 
 @dataclass(frozen=True)
 class _OnCorpus(_OfModel):
     """Flags of commands that run a model on a corpus."""
 
-    corpus: Path = Path("corpus")
-    """Folder from mesascope language prepare, with the model's tokenizer."""
-    split: Literal["train", "validation"] = "validation"
-    """Part of the corpus."""
+    corpus: Path = Path("corpus")  # Folder from mesascope language prepare, with the model's tokenizer.
+    split: Literal["train", "validation"] = "validation"  # Part of the corpus.
 
 
 @dataclass(frozen=True)
@@ -151,8 +141,7 @@ class Evaluate(_OnCorpus):
     MODEL is the run of a training, or the folder of a model.
     """
 
-    windows: int = 256
-    """The most windows to read."""
+    windows: int = 256  # The most windows to read.
 
     def __call__(self) -> None:
         from mesascope.language import evaluate, load_language_model
@@ -167,16 +156,12 @@ class Sample(_OfModel):
     MODEL is the run of a training, or the folder of a model.
     """
 
-    prompt: str = ""
-    """Text to continue; a new document if not given."""
+    prompt: str = ""  # Text to continue; a new document if not given.
     tokens: int | None = None
     """Maximum number of tokens to sample; 200 if not given, or fewer if the model's learned positions run out."""
-    temperature: float = 1.0
-    """Sampling temperature; 0 always takes the likeliest token."""
-    top_p: float = 1.0
-    """Sample from the likeliest tokens whose probabilities sum to this value."""
-    seed: int = 0
-    """Seed of the sampling."""
+    temperature: float = 1.0  # Sampling temperature; 0 always takes the likeliest token.
+    top_p: float = 1.0  # Sample from the likeliest tokens whose probabilities sum to this value.
+    seed: int = 0  # Seed of the sampling.
 
     def __call__(self) -> None:
         from mesascope.language import generate, load_language_model
@@ -198,12 +183,9 @@ class Inspect(_OnCorpus):
     MODEL is the run of a training, or the folder of a model.
     """
 
-    windows: int = 32
-    """The most windows to read."""
-    out: Path | None = None
-    """Folder of the figures; if not given, the subfolder inspection of the model's folder."""
-    seed: int = 0
-    """Seed of the random tokens that test copying and completion."""
+    windows: int = 32  # The most windows to read.
+    out: Path | None = None  # Folder of the figures; if not given, the subfolder inspection of the model's folder.
+    seed: int = 0  # Seed of the random tokens that test copying and completion.
 
     def __call__(self) -> None:
         from mesascope.cli.inspection import draw_inspection

@@ -32,8 +32,7 @@ class ListStudies:
 class Report:
     """Judge the claims again, and rewrite the figures and the report of a run, from its arrays."""
 
-    directory: tyro.conf.Positional[Path]
-    """Folder of the run."""
+    directory: tyro.conf.Positional[Path]  # Folder of the run.
 
     def __call__(self) -> None:
         from mesascope.reports import write_report
@@ -71,8 +70,7 @@ class Ledger:
 
     directories: tyro.conf.Positional[tuple[Path, ...]] = ()
     """Folders of runs, or folders of such folders; ./runs if none is given."""
-    format: Literal["table", "markdown", "json"] = "table"
-    """Output format."""
+    format: Literal["table", "markdown", "json"] = "table"  # Output format.
 
     def __call__(self) -> None:
         from mesascope.reports import console, ledger_markdown, print_ledger
