@@ -23,9 +23,9 @@ from mesascope.identification import (
     spectral_filter,
     superposition,
 )
+from mesascope.identification.catalogue import FORMS
 from mesascope.identification.seen import LEAST
 from mesascope.identification.verdict import Difference, Row, difference, standing
-from mesascope.identification.wrapped import FORMS
 from mesascope.learners import Range, one_step_optimum
 from mesascope.measurement import Measurement
 from mesascope.nets import InContextRegressorConfig, TransformerConfig

@@ -15,8 +15,7 @@ from mesascope.evidence.tables import Table
 from mesascope.measurement import Measurement
 from mesascope.records import registered
 from mesascope.reports import ledger_markdown, print_claims, print_ledger, write_report
-from mesascope.reports.found import found_text
-from mesascope.reports.html import used_terms
+from mesascope.reports.html import found_text, used_terms
 from mesascope.reports.tables import counts_text, over_text
 from mesascope.runs import open_run
 from mesascope.studies import new_run, run_study

@@ -14,7 +14,7 @@ from cases import check_each
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from mesascope.evidence import Arrays, Estimates
-from mesascope.identification import estimators, fitting
+from mesascope.identification import catalogue, fitting
 from mesascope.learners.tuning import search
 from mesascope.records import from_record, registered, to_record
 from mesascope.reports import figures, ledger_markdown
@@ -99,7 +99,7 @@ def hardly_tuned(unchecked_module):
         patch.setattr(search, "_SPREAD", 0)
         patch.setattr(fitting, "MOST_STEPS", 3)
         patch.setattr(language_models, "TOKENS", 1)  # no answer is a number, so that no candidate is fitted to it
-        patch.setattr(estimators, "candidates", list)
+        patch.setattr(catalogue, "_estimators", list)
         patch.setattr(ConstrainedLayoutEngine, "execute", lambda engine, canvas: None)
         patch.setitem(figures.STYLE, "svg.fonttype", "none")
         yield

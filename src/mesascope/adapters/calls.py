@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from mesascope.errors import ArgumentError, MesascopeError, refuse, require_count, require_instance, shown
+from mesascope.errors import ArgumentError, MesascopeError, one_line, refuse, require_count, require_instance, shown
 from mesascope.progress import tracked
 
 CHARACTERS = 3  # characters per token, roughly, in numbers and English
@@ -152,8 +152,8 @@ class CachedModel:
         except MesascopeError as error:
             raise _RaisedError(str(error)) from error
         except Exception as error:
-            said = " ".join(str(error).split())[:200].rstrip(".")
-            raise _RaisedError(f"model must answer, but raised {type(error).__name__} ({said}): mend it.") from error
+            said = f"{type(error).__name__} ({one_line(error)})"
+            raise _RaisedError(f"model must answer, but raised {said}: mend it.") from error
         if not self.batched:
             return [found]
         found = found.tolist() if hasattr(found, "tolist") else found

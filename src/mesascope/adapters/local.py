@@ -15,8 +15,9 @@ from typing import Any
 
 import torch
 
+from mesascope import errors
 from mesascope.adapters.calls import RefusedPrompt, TruncatedAnswer
-from mesascope.errors import ArgumentError, ArgumentTypeError, refuse, require_count, require_number, require_package
+from mesascope.errors import ArgumentError, ArgumentTypeError, refuse
 from mesascope.shapes import Tensor
 from mesascope.streams import stream
 
@@ -48,20 +49,19 @@ class LocalModel:
         self, name: str | Path, *, temperature: float = 0.0, max_tokens: int = 16, end: str = "\n",
         dtype: torch.dtype | str | None = None, device: torch.device | str = "cpu", seed: int = 0,
     ) -> None:  # fmt: skip
-        temperature = require_number("temperature", temperature, least=0)
-        max_tokens = require_count("max_tokens", max_tokens)
-        transformers: Any = require_package("transformers", "LocalModel", "llm")
+        temperature = errors.require_number("temperature", temperature, least=0)
+        max_tokens = errors.require_count("max_tokens", max_tokens)
+        transformers: Any = errors.require_package("transformers", "LocalModel", "llm")
         folder, file = os.path.split(name) if str(name).endswith(".gguf") else (name, None)
         if file:
-            require_package("gguf", "LocalModel of a GGUF file", "smollm")
+            errors.require_package("gguf", "LocalModel of a GGUF file", "smollm")
         try:
             self.tokenizer: Any = transformers.AutoTokenizer.from_pretrained(folder, gguf_file=file)
             load = transformers.AutoModelForCausalLM.from_pretrained
             self.model: Any = load(folder, gguf_file=file, dtype=dtype or "auto").to(device).eval()
         except (OSError, ValueError) as error:
-            first = " ".join(str(error).split())[:200]
             raise ArgumentError(
-                f"name must be a model of transformers, but is {str(name)!r} ({first}): pass a folder that "
+                f"name must be a model of transformers, but is {str(name)!r} ({errors.one_line(error)}): pass a folder that "
                 "save_pretrained wrote."
             ) from None
         self.temperature, self.max_tokens, self.end, self.seed = temperature, max_tokens, end, seed

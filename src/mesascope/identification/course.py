@@ -138,18 +138,10 @@ class Course(Answer):
 
 @guarded
 def along(
-    learners: Mapping[int, Learner],
-    family: Family,
-    candidates: Iterable[Candidate] | None = None,
-    budget: int | None = None,
-    seed: int = 0,
-    *,
-    tolerance: float = 0.01,
-    level: float = 0.01,
-    name: str | None = None,
-    over: str = "step",
-    device: torch.device | str | None = None,
-) -> Course:
+    learners: Mapping[int, Learner], family: Family, candidates: Iterable[Candidate] | None = None,
+    budget: int | None = None, seed: int = 0, *, tolerance: float = 0.01, level: float = 0.01, name: str | None = None,
+    over: str = "step", device: torch.device | str | None = None,
+) -> Course:  # fmt: skip
     """Identify several learners, such as the checkpoints of a training, on the same tasks.
 
     For each learner, the two members of each family that are nearest in a first comparison are compared fully: see

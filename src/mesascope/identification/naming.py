@@ -15,7 +15,7 @@ from mesascope.errors import refuse, require_count
 from mesascope.identification.answer import Identification, like
 from mesascope.identification.behaviour import Behaviour, asked_for_behaviour, behaviour_of, controls, untrained
 from mesascope.identification.candidate import Candidate, require_candidates
-from mesascope.identification.catalogue import Catalogue, candidates as catalogue
+from mesascope.identification.catalogue import FORMS, Catalogue, candidates as catalogue, wrapped
 from mesascope.identification.comparing import (
     Compared,
     Levels,
@@ -31,7 +31,6 @@ from mesascope.identification.likeness import Likeness, apart, likeness
 from mesascope.identification.mixture import mixture
 from mesascope.identification.seen import LEAST, Seen, placed
 from mesascope.identification.verdict import EXACT
-from mesascope.identification.wrapped import FORMS, wrapped
 from mesascope.lenses.needs import require_access
 from mesascope.measurement import Measurement
 from mesascope.progress import tell, tracked
@@ -57,34 +56,18 @@ _NEAREST = 8
 
 @overload
 def identify(
-    learner: Learner,
-    family: Family,
-    candidates: Iterable[Candidate] | None = None,
-    budget: int | None = None,
-    seed: int = 0,
-    *,
-    tolerance: float = ...,
-    level: float = ...,
-    name: str | None = None,
-    device: torch.device | str | None = None,
-    estimate: Literal[False] = False,
-) -> Identification: ...
+    learner: Learner, family: Family, candidates: Iterable[Candidate] | None = None, budget: int | None = None,
+    seed: int = 0, *, tolerance: float = ..., level: float = ..., name: str | None = None,
+    device: torch.device | str | None = None, estimate: Literal[False] = False,
+) -> Identification: ...  # fmt: skip
 @overload
 def identify(learner: Learner, family: Family, *given: Any, estimate: Literal[True], **others: Any) -> Estimate: ...
 @register("lens", "identify", needs="prediction")
 def identify(
-    learner: Learner,
-    family: Family,
-    candidates: Iterable[Candidate] | None = None,
-    budget: int | None = None,
-    seed: int = 0,
-    *,
-    tolerance: float = 0.01,
-    level: float = 0.01,
-    name: str | None = None,
-    device: torch.device | str | None = None,
-    estimate: bool = False,
-) -> Identification | Estimate:
+    learner: Learner, family: Family, candidates: Iterable[Candidate] | None = None, budget: int | None = None,
+    seed: int = 0, *, tolerance: float = 0.01, level: float = 0.01, name: str | None = None,
+    device: torch.device | str | None = None, estimate: bool = False,
+) -> Identification | Estimate:  # fmt: skip
     """Name the learning algorithm that ``learner`` runs, from its predictions. Needs *prediction*.
 
     The learner and every candidate predict on tasks of ``family`` and on distorted tasks (`CONDITIONS`). The
@@ -146,16 +129,9 @@ def identify(
 
 
 def identified(
-    learner: Learner,
-    own: Learner,
-    chosen: Sequence[Candidate],
-    tasks: Mapping[str, Mapping[str, Episode]],
-    name: str,
-    seed: int,
-    levels: Levels,
-    most: int | None = None,
-    in_forms: bool = False,
-) -> Identification:
+    learner: Learner, own: Learner, chosen: Sequence[Candidate], tasks: Mapping[str, Mapping[str, Episode]], name: str,
+    seed: int, levels: Levels, most: int | None = None, in_forms: bool = False,
+) -> Identification:  # fmt: skip
     """Identify a learner on given tasks: ``fit``, ``test`` and optionally ``watch``, for its behaviour.
 
     Args:
@@ -249,14 +225,9 @@ class _Watched(NamedTuple):
 
 
 def _watch(
-    learner: Learner,
-    placed_: Learner,
-    name: str,
-    nearest: Mapping[str, Learner],
-    tasks: Mapping[str, Episode],
-    dtype: torch.dtype,
-    seed: int,
-) -> _Watched:
+    learner: Learner, placed_: Learner, name: str, nearest: Mapping[str, Learner], tasks: Mapping[str, Episode],
+    dtype: torch.dtype, seed: int,
+) -> _Watched:  # fmt: skip
     """Measure the behaviour of the learner and the nearest candidate, likenesses of candidates, and controls."""
     own, unmeasured = tasks[OWN].to(dtype), {}
     first, second = next(iter(nearest.items()))

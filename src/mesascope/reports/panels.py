@@ -168,16 +168,9 @@ class Figure:
 
 
 def curves(
-    stage: StageReading,
-    columns: Mapping[str, Shown],
-    y: str,
-    levels: Sequence[Level] = (),
-    *,
-    title: str = "",
-    factor: float = 1.0,
-    log: str = "",
-    each: bool = False,
-) -> Lines:
+    stage: StageReading, columns: Mapping[str, Shown], y: str, levels: Sequence[Level] = (), *, title: str = "",
+    factor: float = 1.0, log: str = "", each: bool = False,
+) -> Lines:  # fmt: skip
     """Columns of a training's log over its steps.
 
     Args:
@@ -189,17 +182,9 @@ def curves(
 
 
 def sweep(
-    x: str,
-    y: str,
-    case: Reading,
-    lines: Mapping[Reading, Shown],
-    levels: Sequence[Level] = (),
-    *,
-    title: str = "",
-    each: bool = False,
-    marks: str = "-",
-    log: str = "y",
-) -> Lines:
+    x: str, y: str, case: Reading, lines: Mapping[Reading, Shown], levels: Sequence[Level] = (), *, title: str = "",
+    each: bool = False, marks: str = "-", log: str = "y",
+) -> Lines:  # fmt: skip
     """Curves of readings ``(replicates, cases)`` over the swept values ``case``."""
     shown = [Line(case, reading, role, label, each, marks) for reading, (role, label) in lines.items()]
     return Lines(title, x, y, [*levels, *shown], log)

@@ -212,7 +212,7 @@ def _false_names(
 
 
 def _built(name: str, parameters: Mapping[str, Any], known: Mapping[str, Any]) -> Any:
-    from mesascope.identification.wrapped import FORMS
+    from mesascope.identification.catalogue import FORMS
 
     if "matrix" in parameters:
         return learners.PreconditionedGradientDescent(parameters["matrix"])
