@@ -61,8 +61,8 @@ class LocalModel:
             self.model: Any = load(folder, gguf_file=file, dtype=dtype or "auto").to(device).eval()
         except (OSError, ValueError) as error:
             raise ArgumentError(
-                f"name must be a model of transformers, but is {str(name)!r} ({errors.one_line(error)}): pass a folder that "
-                "save_pretrained wrote."
+                f"name must be a model of transformers, but is {str(name)!r} ({errors.one_line(error)}): pass a folder "
+                "that save_pretrained wrote."
             ) from None
         self.temperature, self.max_tokens, self.end, self.seed = temperature, max_tokens, end, seed
         self.generator = stream(seed, "answers", device=device)

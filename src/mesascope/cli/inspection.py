@@ -21,6 +21,10 @@ def draw_inspection(found: Any, folder: Path) -> None:
             (folder / f"{figure.name}.{suffix}").write_bytes(content)
 
 
+def _maps(found: Any) -> dict[str, Any]:
+    return {f"head {head}": own[:_MOST, :_MOST].numpy() for head, own in enumerate(found.maps)}
+
+
 def _loss(found: Any) -> list[Line]:
     """Mean losses of tokens 1, 2 to 3, 4 to 7 and so on, as in `evaluate`, by the number of the first token."""
     parts = {first: Measurement.of(own) for first, own in losses_by_octave(found.losses).items()}
@@ -31,11 +35,7 @@ def _loss(found: Any) -> list[Line]:
 ATTENTION = Figure(
     "attention",
     f"Attention of the first layer's heads on one window, its first {_MOST} tokens.",
-    Matrices(
-        lambda found: {f"head {head}": own[:_MOST, :_MOST].numpy() for head, own in enumerate(found.maps)},
-        x="token attended to",
-        y="token that attends",
-    ),
+    Matrices(_maps, x="token attended to", y="token that attends"),
 )
 LOSS = Figure(
     "loss",

@@ -35,6 +35,8 @@ class Answer(Tabular):
     """Result with a verdict in sentences, which can be saved as a run."""
 
     _kind: ClassVar[str]
+    learner: str
+    seed: int
 
     @property
     @abstractmethod

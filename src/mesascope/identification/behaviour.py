@@ -192,7 +192,9 @@ def invariances(learner: Learner, tasks: Episode, generator: torch.Generator) ->
     Squared differences are divided by `size`; changes that the learner does not answer are missing.
     """
     plain, found = answer(learner, tasks), {}
-    for name, change in INVARIANCES.items() if plain is not None else ():
+    if plain is None:
+        return found
+    for name, change in INVARIANCES.items():
         changed, expected = change(tasks, generator)
         seen = answer(learner, changed)
         if seen is not None:

@@ -176,7 +176,8 @@ def _tested(
 ) -> Measured:
     """Difference under one condition, on at most ``most`` held-out tasks."""
     most = most or _most(candidate, len(seen.size[name]))
-    answered = _Answered(*(part[name][:most] for part in (seen.test, seen.size, seen.noise)), seen.resolution)
+    tested, size, noise = (part[name][:most] for part in (seen.test, seen.size, seen.noise))
+    answered = _Answered(tested, size, noise, seen.resolution)
     return _less_noise(candidate, fitted, seen.tasks["test"][name].part(0, most), answered, levels)
 
 

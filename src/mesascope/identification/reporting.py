@@ -13,7 +13,7 @@ import numpy as np
 
 from mesascope.errors import require_instance
 from mesascope.evidence import Verdicts
-from mesascope.identification.answer import Identification, in_percent
+from mesascope.identification.answer import Answer, Identification, in_percent
 from mesascope.identification.behaviour import Behaviour
 from mesascope.identification.conditions import HALF, OWN, QUARTER
 from mesascope.identification.course import Course, figures_along
@@ -30,10 +30,10 @@ _SHOWN = 12
 _NOTHING = 1e-16
 
 
-def saved(found: Identification | Course, folder: str | Path, settings: Mapping[str, Any]) -> Run:
+def saved(found: Answer, folder: str | Path, settings: Mapping[str, Any]) -> Run:
     """Save a result as a finished run."""
     require_instance("settings", settings, Mapping)
-    when = "" if isinstance(found, Identification) else f" at each {found.over}"
+    when = f" at each {found.over}" if isinstance(found, Course) else ""
     about = {
         "question": f"Which learning algorithm does {found.learner} run{when}?",
         "settings": dict(settings),
@@ -74,7 +74,7 @@ def figures(found: Identification | Course) -> list[Figure]:
     return [figure for figure in FIGURES if not missing.get(figure.name)]
 
 
-def page(found: Identification | Course, path: str | Path) -> Path:
+def page(found: Answer, path: str | Path) -> Path:
     """Write only report.html."""
     path = as_path("path", path)
     with tempfile.TemporaryDirectory() as folder:
