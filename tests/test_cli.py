@@ -254,7 +254,7 @@ def test_a_flag_takes_values_of_its_type_in_any_spelling(kinds, given, attached)
         # only an attached value may look like a flag
         arguments += [f"--{name}={first}", *rest] if attached or name == "name" else [f"--{name}", first, *rest]
     assert {one.name for one in fields(Kinds)} == set(VALUES)
-    assert parsed(arguments).run.settings == replace(Kinds(), **given)
+    assert parsed(arguments).command.settings == replace(Kinds(), **given)
 
 
 @pytest.mark.parametrize(
@@ -276,7 +276,7 @@ def test_a_wrong_value_is_refused_with_its_flag(line, sentence, kinds):
 
 @pytest.mark.parametrize(("line", "tuned"), [("--tuned", True), ("--tuned --count 3", True), ("--no-tuned", False)])
 def test_a_switch_stands_alone(line, tuned, kinds):
-    assert parsed(["run", "kinds", *line.split()]).run.settings.tuned is tuned
+    assert parsed(["run", "kinds", *line.split()]).command.settings.tuned is tuned
 
 
 @pytest.mark.parametrize("names", [[], ["looped"], ["looped", "3"]])

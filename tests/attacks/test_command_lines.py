@@ -146,7 +146,7 @@ PARSED = {
 def test_settings_are_those_of_the_preset_that_is_named_but_for_what_is_given(study, three_studies):
     def check(line):
         preset, changes = PARSED[line]
-        command = parsed(["run", study, *shlex.split(line)]).run
+        command = parsed(["run", study, *shlex.split(line)]).command
         assert command.study == study.replace("_", "-")
         assert command.preset == preset
         assert command.settings == replace(registered("study")[command.study].presets[preset], **changes)
