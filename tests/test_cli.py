@@ -283,7 +283,7 @@ def test_a_switch_stands_alone(line, tuned, kinds):
 @pytest.mark.parametrize("folder", ["r1", "C:\\runs\\r1", "d:x/r 1", "a:b:c"])
 def test_the_folder_of_a_learner_may_hold_colons_and_spaces(folder, names, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(identify, "_trained", lambda *found: ("", found, None))
+    monkeypatch.setattr(identify, "_network", lambda place, _, *names: ("", (place, *names), None))
     (tmp_path / folder).mkdir(parents=True)
     assert identify._found(":".join([folder, *names]))[1] == (folder, *names)
 
