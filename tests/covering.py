@@ -12,6 +12,7 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
+from scipy.stats import binom
 
 from mesascope.evidence import LEVEL, judging
 
@@ -70,8 +71,10 @@ def cells(samples: int = 20_000, resampled: int = 1_000) -> Iterator[tuple[str, 
             yield "median", f"normal, correlation {correlation}, told", n, covered("median", values, told, 0.0)
     for share in (0.5, 0.9, 0.99):
         for n in REPLICATES:
-            values = (rng.random((n, samples)) < share).astype(float)
-            yield "share", f"true with probability {share}", n, covered("share", values, np.zeros_like(values), share)
+            values = (np.arange(n)[:, None] < np.arange(n + 1)).astype(float)  # a column for each number of true ones
+            inside = [covered("share", one[:, None], np.zeros((n, 1)), share) for one in values.T]
+            exact = float(binom.pmf(np.arange(n + 1), n, share) @ inside)
+            yield "share", f"true with probability {share}", n, exact
     for name, (count, statistic) in STATISTICS.items():
         for law in ("normal", "lognormal", "one in ten late"):
             truth = statistic(*(LAWS[law](rng, (2_000_000,)) for _ in range(count)))

@@ -49,7 +49,8 @@ CLAIM = Claim(
     stage("x")["v"],
     below(1.0),
     printed("Fig. 1"),
-    quantifier="mean",
+    quantifier="exact",
+    exact_because="an example",
 )
 VALUES = Arrays({"v": np.linspace(0.1, 0.5, 5)}, v="seed")
 

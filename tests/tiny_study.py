@@ -15,7 +15,7 @@ from mesascope.errors import require_count
 from mesascope.evidence import Claim, below, ours, stage
 from mesascope.records import register
 from mesascope.reports import Figure, Line, Lines
-from mesascope.study import Study
+from mesascope.study import READ_OFF, Study
 from mesascope.training import Training
 
 __all__ = ["STUDY", "Settings", "contents"]
@@ -66,8 +66,8 @@ STUDY = Study(
             ours("an example"), at_least=2,
         ),
         Claim(
-            "small", "weights stay small", stage("weights")["norm"], below(1.0), ours("an example"), quantifier="mean",
-            at_least=2, premises=("better",),
+            "small", "weights stay small", stage("weights")["norm"], below(1.0), ours("an example"), at_least=2,
+            premises=("better",), **READ_OFF,
         ),
     ),
     figures=(
