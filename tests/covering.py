@@ -1,6 +1,6 @@
 """Coverage of the intervals of claims, by quantifier, law and number of replicates: the table of docs/evidence.md.
 
-``python tests/covering.py`` prints it, from 20,000 samples a cell (1,000 for bootstraps), in some five minutes.
+``python tests/covering.py`` prints it, from 20,000 samples a cell (200 for bootstraps), in some five minutes.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def covered(quantifier: str, samples: Any, errors: Any, truth: float, **claim: A
     return float(np.mean([one.low <= truth <= one.high for one in intervals]))
 
 
-def cells(samples: int = 20_000, resampled: int = 1_000) -> Iterator[tuple[str, str, int, float]]:
+def cells(samples: int = 20_000, resampled: int = 200) -> Iterator[tuple[str, str, int, float]]:
     """Quantifier, law, number of replicates or tasks, and coverage."""
     rng = np.random.default_rng(0)
     for law, draw in LAWS.items():
@@ -97,7 +97,7 @@ def bootstrapped(
 ) -> float:
     inside = 0
     own = SimpleNamespace(over="seeds", statistic=statistic)
-    with mock.patch.object(judging, "RESAMPLES", 999):
+    with mock.patch.object(judging, "RESAMPLES", 499):
         for _ in range(samples):
             read = tuple(judging._Samples(draw(rng, (n, 1)), np.zeros((n, 1))) for _ in range(count))
             (found,) = judging._bootstrap(own, read)((1 - LEVEL) * judging._STRICTER["bootstrap"])

@@ -1,10 +1,13 @@
 """Verdicts are what their intervals say, and intervals are what statistics says."""
 
 import dataclasses
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 from cases import in_turn
+from covering import cells
 from hypothesis import given, strategies as st
 from scipy import stats
 from uncertainties import ufloat
@@ -20,6 +23,7 @@ from mesascope.evidence import (
     above,
     below,
     beside,
+    controlled,
     judge,
     judge_all,
     ours,
@@ -438,3 +442,34 @@ def test_readings_compute_and_spell_themselves():
     assert sizes["eta"].log2().at(-1, "the last")(results) == 3.0
     assert beside([sizes["eta"], sizes["eta"] * 2], "both")(results).tolist() == [[4.0, 8.0], [8.0, 16.0]]
     assert str(both.log2()) == "log2(loss of gradient descent / of layers)"
+
+
+def test_intervals_cover_as_the_page_says():
+    """On each law of docs/evidence.md: within chance of its table, and never below the level."""
+    page = (Path(__file__).parent.parent / "docs" / "evidence.md").read_text()
+    rows = re.findall(
+        r"^\| (every|median|share|bootstrap) \| ([^|]*) \| ([^|]*: \d+\.\d\d[^|]*) \|$", page, re.MULTILINE
+    )
+    printed = {
+        (quantifier, law, int(n.replace(",", ""))): float(value) / 100
+        for quantifier, law, cells in rows
+        for n, value in re.findall(r"([\d,]+): ([\d.]+)", cells)
+    }
+    assert min(printed.values()) >= LEVEL
+    samples = 1000
+    for quantifier, law, n, coverage in cells(samples, resampled=0):
+        stated = printed[quantifier, law, n]
+        assert abs(coverage - stated) <= 4 * np.sqrt(stated * (1.001 - stated) / samples), (quantifier, law, n)
+
+
+def test_false_discoveries_are_controlled_over_all_claims():
+    """Of 1,000 claims whose values lie on their bounds and 20 far inside, those that stand are the 20."""
+    rng = np.random.default_rng(0)
+    on, inside = rng.normal(1.0, 0.1, (1000, 9)), rng.normal(0.0, 0.1, (20, 16))
+    found = [judge(claim(quantifier="median"), "quick", {"x": x}) for x in [*on, *inside]]
+    alone = [record["verdict"] != "undecided" for record in found]
+    stands = [record["verdict"] != "undecided" for record in controlled(found)]
+    assert 0 < sum(alone[:1000]) <= 20
+    assert (sum(stands[:1000]), sum(stands[1000:])) == (0, 20)
+    moved = next(new for old, new in zip(found, controlled(found), strict=True) if old["verdict"] != new["verdict"])
+    assert re.fullmatch(r"it \w+ by itself \(p = 0\.00\d+\), but not at a .* of 1 % among 1020 claims", moved["reason"])

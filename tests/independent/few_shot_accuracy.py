@@ -3,7 +3,7 @@
 Run `python tests/independent/few_shot_accuracy.py`; it takes three minutes. It reads Omniglot and MNIST from
 MESASCOPE_DATA, with Pillow for the pictures.
 
-The mean, the interval at 99.9 % and the verdict of `above-maml` are recomputed from the published accuracies of eight
+The median, its interval and the verdict of `above-maml` are recomputed from the published accuracies of eight
 networks of each method. Meta-training is too slow in NumPy, but the run cross-domain has the same networks before it.
 Such a network has four blocks (3 x 3 convolution of 32 filters, BatchNorm with the statistics of each batch,
 max-pooling, ReLU) and a linear layer. It takes five gradient steps of 0.1 on one image of each class, and classifies
@@ -20,7 +20,7 @@ import zipfile
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from PIL import Image
-from published import DATA, Row, arrays, claim, mean, report, student
+from published import DATA, Row, arrays, claim, mean, report
 
 FILTERS, OUTPUTS, SIDE, STEPS, RATE, EPSILON = 32, 20, 28, 5, 0.1, 1e-5
 NETWORKS, QUERIES = 8, 2
@@ -155,14 +155,12 @@ def untrained_row(rng: np.random.Generator, stage: str, classes: list[Numbers], 
 
 
 def claim_rows() -> list[Row]:
-    """Mean and Student's interval of sparse-MAML's accuracy minus MAML's; the error is that of rounding."""
+    """Median and range of sparse-MAML's accuracy minus MAML's: of eight, an interval at 99.2 %."""
     found, published = arrays("sparse-maml", "accuracy"), claim("sparse-maml", "above-maml")
     points = found["sparse-maml"].astype(float) - found["maml"]
-    own, error = mean(points)
-    half = error * student(0.9995, len(points) - 1)
-    low = own - half
-    rows = [("mean", published["value"], own), ("low", published["low"], low), ("high", published["high"], own + half)]
-    rows.append(("holds (1 = yes)", published["verdict"] == "holds", low > 0))
+    ends = {"value": np.median(points), "low": points.min(), "high": points.max()}
+    rows = [(name, published[name], own) for name, own in ends.items()]
+    rows.append(("holds (1 = yes)", published["verdict"] == "holds", ends["low"] > 0))
     return [Row(f"above-maml, {name}", float(there), float(here), 1e-4) for name, there, here in rows]
 
 

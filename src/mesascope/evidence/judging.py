@@ -196,7 +196,7 @@ def _needed(claim: Claim, bound: Bound, found: _Interval, shape: tuple[int, int]
     reach = sizes**-0.5
     if claim.quantifier == "bootstrap":
         reach = reach * t.isf((1 - LEVEL) / 2, sizes - 1)
-    enough = sizes[ratio * reach < reach[0]]
+    enough = sizes[1:][(ratio * reach < reach[0])[1:]]
     if claim.quantifier == "median" and bound.side(low, high) == "outside":  # in too few of several cases
         enough = sizes[sizes > math.log2(2 * cases / (1 - LEVEL))]
     what = "evaluation tasks" if claim.quantifier == "every" else claim.over
