@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cases import check_each
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from mesascope.evidence import Arrays, Estimates
@@ -94,7 +95,7 @@ def hardly_tuned(unchecked_module):
     """
     minimise = search.minimise
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(figures, "FORMATS", {"svg": figures.FORMATS["svg"]})
+        patch.setattr(FigureCanvasAgg, "print_png", lambda *given, **named: None)
         patch.setattr(search, "minimise", lambda losses, start, units, iterations: minimise(losses, start, units, 3))
         patch.setattr(search, "_SPREAD", 0)
         patch.setattr(fitting, "MOST_STEPS", 3)
