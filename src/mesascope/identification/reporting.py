@@ -154,7 +154,7 @@ def _by_length(r: Any) -> list[Line]:
 def _of_both(r: Any, drawn: Callable[[Behaviour], tuple[Sequence[float], Sequence[Measurement]]]) -> list[Line]:
     """Lines of the learner's behaviour, with standard errors, and of the nearest candidate's."""
     lines = []
-    for (name, seen), role, marks in zip(r["answer"].behaviour.items(), ("trained", "gd"), ("o", "-"), strict=True):
+    for (name, seen), role, marks in zip(r["answer"].behaviour.items(), ("trained", "gd"), ("o", "-"), strict=False):
         x, y = drawn(seen)
         if y:
             error = [one.stderr for one in y] if role == "trained" else None
