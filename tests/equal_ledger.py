@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parent.parent
-FREE = {"measures", "sentence"}
+FREE = {"measures", "sentence", "former"}
 
 # What each package is asked for: a record for each claim and figure.
 MAKE = """

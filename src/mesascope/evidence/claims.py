@@ -128,6 +128,7 @@ class Claim:
             networks are hardly trained.
         statistic: function of the samples, for ``bootstrap``.
         exact_because: the reason why ``exact`` numbers have no error.
+        former: bound, label or verdict before the claim was changed with its result known, for the ledger.
     """
 
     id: str
@@ -144,6 +145,7 @@ class Claim:
     about: Literal["training", "algorithms"] = "training"
     statistic: Callable[..., float] | None = None
     exact_because: str = ""
+    former: str = ""
 
     def __post_init__(self) -> None:
         if self.quantifier is not None:

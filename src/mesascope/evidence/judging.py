@@ -105,6 +105,7 @@ def judge(
         "bound_high": _finite(bound.high),
         "bound_by": bound.by,
         "reported": None if claim.reported is None else str(claim.reported),
+        "former": claim.former,
         "p": None if claim.quantifier == "exact" else error,
         "verdict": verdict,
         "reason": reason,

@@ -162,6 +162,7 @@ def _run_markdown(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         verdict = row["verdict"] if row["verdict"] == "holds" else f"**{row['verdict']}**"
         sure = "\\*" if (row.get("p") or 1) <= 0.001 else ""
         because = sure + (f": {row['reason']}" if row.get("reason") else "")
+        because += f" (changed with its result known; before: {row['former']})" if row.get("former") else ""
         lines.append(f"| {' | '.join(map(_cell, cells))} | {verdict}{_cell(because)} |")
     return [*parts, "\n".join(lines)]
 

@@ -67,6 +67,7 @@ class ClaimRecord(TypedDict):
     bound_by: Literal["us", "paper"]
     reported: str | None
     p: NotRequired[float | None]
+    former: NotRequired[str]
     verdict: Literal["holds", "fails", "undecided"]
     reason: str
     figure: NotRequired[str]
