@@ -444,7 +444,7 @@ def test_readings_compute_and_spell_themselves():
     assert str(both.log2()) == "log2(loss of gradient descent / of layers)"
 
 
-def test_intervals_cover_as_the_page_says():
+def test_intervals_cover_as_the_page_says(unchecked):
     """On each law of docs/evidence.md: within chance of its table, and never below the level."""
     page = (Path(__file__).parent.parent / "docs" / "evidence.md").read_text()
     rows = re.findall(
