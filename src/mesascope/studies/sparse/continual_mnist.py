@@ -13,7 +13,22 @@ import numpy as np
 
 from mesascope import meta, nets, study, tasks
 from mesascope.studies.sparse.following import follow
-from mesascope.study import Arrays, Claim, Count, Figure, Line, Lines, Reading, Study, above, beside, ours, stage
+from mesascope.study import (
+    Arrays,
+    Claim,
+    Count,
+    Figure,
+    Line,
+    Lines,
+    Mutation,
+    Reading,
+    Study,
+    above,
+    below,
+    beside,
+    ours,
+    stage,
+)
 
 STREAMS = ("rotations", "permutations", "many permutations")
 METHODS = ("SGD", "replay", "GEM", "MER", "Sync", "La-MAML", "sparse-La-MAML")
@@ -188,6 +203,67 @@ def _shares(training: str, title: str = "", looks: int = 1) -> Lines:
     return Lines(title, "tasks", "closed (%)", lines)
 
 
+def _transfer_error(r: Any) -> np.ndarray:
+    """Largest difference between transfer in the table and the mean change of accuracy, by stream and method."""
+    ends = [[r[f"{stream} {method}"] for method in METHODS] for stream in STREAMS]
+    change = 100 * np.array([[(one["retained"] - one["learned"]).mean(1) for one in row] for row in ends])
+    return np.abs(r["table"]["transfer"] - change.transpose(2, 0, 1)).max(0)
+
+
+def _last_change(r: Any) -> np.ndarray:
+    """Largest change of accuracy on the last task, in points, by stream and method."""
+    ends = [[r[f"{stream} {method}"] for method in METHODS] for stream in STREAMS]
+    return 100 * np.array([[np.abs(one["retained"] - one["learned"])[:, -1].max() for one in row] for row in ends])
+
+
+EXACT: dict[str, Any] = {
+    "quantifier": "exact", "exact_because": "accuracies of the same networks are compared", "at_least": 3,
+}  # fmt: skip
+_HERE = "mesascope.studies.sparse.continual_mnist"
+
+
+def _opposite_transfer(table: Any) -> Any:
+    def wrong(found: Any) -> Arrays:
+        arrays = table(found)
+        return Arrays({"retained": arrays["retained"], "transfer": -arrays["transfer"]},
+                      **dict.fromkeys(WORDS, "seed stream method"))  # fmt: skip
+
+    return wrong
+
+
+def _task_before(stacked: Any) -> Any:
+    def wrong(streams: Any) -> tasks.Episode:
+        drawn = stacked(streams)
+        return drawn._replace(xq=drawn.xq.roll(1, 1), yq=drawn.yq.roll(1, 1))
+
+    return wrong
+
+
+def _open_for_closed(followed: Any) -> Any:
+    def wrong(curves: Mapping[str, Any], *rest: Any) -> Arrays:
+        return followed({name: 1 - one if name.startswith("closed ") else one for name, one in curves.items()}, *rest)
+
+    return wrong
+
+
+def _equal_seeds(resumed: Any) -> Any:
+    """Weights of the first network for all."""
+
+    def wrong(*arguments: Any) -> Any:
+        found = resumed(*arguments)
+        return found.with_weights({name: one[:1].expand_as(one) for name, one in found.weights.items()})
+
+    return wrong
+
+
+def _zero_weights(resumed: Any) -> Any:
+    def wrong(*arguments: Any) -> Any:
+        found = resumed(*arguments)
+        return found.with_weights({name: 0 * one for name, one in found.weights.items()})
+
+    return wrong
+
+
 STUDY = Study(
     name="continual-mnist",
     source="von Oswald's thesis, section 4.4.1",
@@ -198,7 +274,15 @@ STUDY = Study(
         ),
         "paper": ContinualMnist(),
     },
-    measure=measure, trainings=lambda settings: 22 + len(settings.widths), quantifier="median", claims=(),
+    measure=measure, trainings=lambda settings: 22 + len(settings.widths), quantifier="median",
+    claims=(
+        Claim("transfer-is-change", "control: backward transfer is the accuracy at the end less that after each task",
+              Reading("transfer less the change of accuracy in points", _transfer_error), below(1e-3),
+              ours("control: sign and order of the differences"), **EXACT),
+        Claim("last-task-is-last", "control: accuracy on the last task of a stream is the same just after it and at "
+              "the end", Reading("points of change on the last task", _last_change), below(1e-3),
+              ours("control: tasks keep their order"), **EXACT),
+    ),
     figures=(
         Figure("table", "Retained accuracy on all tasks at the end, and the change of each task's accuracy since it "
                "was learned: one mark a seed, and the means of Table 4.5 of the thesis.",
@@ -256,6 +340,19 @@ STUDY = Study(
                   above(0.0), study.printed("Fig. 4.4")),
         )),
     ),
+    mutations=(
+        Mutation("backward transfer has the opposite sign", f"{_HERE}:_table", _opposite_transfer),
+        Mutation("accuracy is measured with the labels of other images", "mesascope.meta.continual_state:accuracy",
+                 lambda sound: lambda scores, targets: sound(scores, targets.roll(1, -2))),
+        Mutation("test images are those of the task before", "mesascope.training.family:stacked", _task_before),
+        Mutation("shares closed are shares open", "mesascope.studies.sparse.following:_followed", _open_for_closed),
+        Mutation("all seeds are equal", "mesascope.studies.lab:Lab.resumed", _equal_seeds),
+        Mutation("networks are untrained", "mesascope.studies.lab:Lab.resumed", _zero_weights),
+    ),
+    mutated={
+        "tasks": 2, "many_tasks": 2, "samples": 200, "many_samples": 100, "queries": 200, "widths": (8, 40),
+        "passes": 1, "seeds": 8,
+    },
     deviations=(
         "Ten seeds in place of five: a median over seeds needs eight.",
         "The outer loss of La-MAML is the mean over its inner steps, as in the code that the numbers are of.",

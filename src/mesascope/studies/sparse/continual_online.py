@@ -16,7 +16,21 @@ from mesascope import meta, nets, study, tasks
 from mesascope.errors import refuse
 from mesascope.studies.sparse.few_shot import points_above
 from mesascope.studies.sparse.following import follow_batches
-from mesascope.study import Arrays, Claim, Count, Figure, Line, Positive, Reading, Study, Training, above, frozen, ours
+from mesascope.study import (
+    Arrays,
+    Claim,
+    Count,
+    Figure,
+    Line,
+    Mutation,
+    Positive,
+    Reading,
+    Study,
+    Training,
+    above,
+    frozen,
+    ours,
+)
 from mesascope.training import ParameterGroup
 
 TABLE = "Table 4.6"
@@ -140,6 +154,41 @@ def _closed(r: Any) -> list[Line]:
             for index, (name, stay) in enumerate(shown)]  # fmt: skip
 
 
+_HERE = "mesascope.studies.sparse.continual_online"
+
+
+def _judged_late(update: Any) -> Any:
+    """Learners see each batch twice, and are judged the second time."""
+
+    def twice(self: Any, batches: Any) -> Any:
+        for state, batch in zip(self.states, batches, strict=True):
+            state.update(batch)
+        return update(self, batches)
+
+    return twice
+
+
+def _one_task(call: Any) -> Any:
+    def wrong(self: Any, step: int) -> Any:
+        switching, self.tasks = self.tasks, np.zeros(len(self.tasks), dtype=int)
+        try:
+            return call(self, step)
+        finally:
+            self.tasks = switching
+
+    return wrong
+
+
+def _no_gradient(gradients: Any) -> Any:
+    """Inner steps do not change the weights."""
+    return lambda *parts, **options: {name: 0 * one for name, one in gradients(*parts, **options).items()}
+
+
+def _equal_seeds(follow: Any) -> Any:
+    """Metrics of the first seed for all."""
+    return lambda *arguments: {name: np.broadcast_to(one[:1], one.shape) for name, one in follow(*arguments).items()}
+
+
 STUDY = Study(
     name="continual-online",
     source="von Oswald's thesis, section 4.4.2",
@@ -182,6 +231,20 @@ STUDY = Study(
                   above(52.0), ours("whether sparsity emerges")),
         )),
     ),
+    mutations=(
+        Mutation("batches are judged after they were learned from",
+                 "mesascope.studies.sparse.following:Streams.update", _judged_late, anew=True),
+        Mutation("all tasks of a stream are its first", "mesascope.tasks.image_tasks:ImageStream.__call__", _one_task,
+                 anew=True),
+        Mutation("networks are untrained", "mesascope.meta.maml:MAML._gradients", _no_gradient, anew=True),
+        Mutation("first batches of tasks are counted a step late", f"{_HERE}:_percent",
+                 lambda percent: lambda told, first, *rest: percent(told, np.roll(first, 1, 1), *rest)),
+        Mutation("all seeds are equal", f"{_HERE}:follow_batches", _equal_seeds),
+    ),
+    mutated={
+        "steps": 20, "stays": (0.8,), "inner_steps": 3,
+        "pretraining": Training(10, 4, learning_rate=3e-3, schedule="constant", evaluate_every=10),
+    },
     deviations=(
         "Streams of 1,000 batches in place of 10,000, of networks of 16 filters.",
         "Numbers of Table 4.6 are lost in the thesis' text: claims are of the order of methods.",

@@ -9,7 +9,21 @@ from typing import Any, Literal
 import numpy as np
 
 from mesascope import meta, nets, study, tasks
-from mesascope.study import Arrays, Claim, Count, Positive, Reading, Training, above, frozen, ours
+from mesascope.study import (
+    Arrays,
+    Claim,
+    Count,
+    Mutation,
+    Positive,
+    Reading,
+    Training,
+    above,
+    below,
+    frozen,
+    ours,
+    stage,
+    two_sided,
+)
 from mesascope.training import ParameterGroup
 
 THESIS = "von Oswald's thesis"
@@ -145,3 +159,85 @@ def points_above(name: str, *others: str, of: Any = lambda r: [r["accuracy"]], n
     """
     words = f"points of accuracy of {names.get(name, name)} above {' and '.join(names.get(own, own) for own in others)}"
     return Reading(words, lambda r: np.stack([one[name] - one[own] for one in of(r) for own in others], axis=1))
+
+
+def controls(settings: FewShot, learners: Sequence[Any], drawn: tasks.Episode) -> Arrays:
+    """Points of accuracy above chance with permuted context labels, by seed, and percent of queries seen before.
+
+    The labels of task i are shifted by i: a learner that uses its context only is as accurate as chance.
+    """
+    import torch
+
+    from mesascope.data import images
+
+    y = torch.stack([one.roll(task, -1) for task, one in enumerate(drawn.context.y)])
+    permuted = drawn._replace(context=drawn.context._replace(y=y))
+    found = [100 * accuracy_by_task(one, permuted).mean() - 100 / drawn.yq.shape[-1] for one in learners]
+    known = _rows(images(settings.dataset, "train", settings.size).pixels.flatten(1).float() / 255)
+    seen = [sum(row in known | _rows(x) for row in _rows(xq)) / len(_rows(xq))
+            for x, xq in zip(drawn.context.x, drawn.xq, strict=True)]  # fmt: skip
+    return Arrays({"permuted": found, "seen": [100 * np.mean(seen)]}, permuted="seed", seen="number")
+
+
+def _rows(x: Any) -> set[int]:
+    """Hash of each image, given as a row of numbers from 0 to 1."""
+    return {hash(row.tobytes()) for row in (255 * x).round().byte().cpu().numpy()}
+
+
+PERMUTED = Claim(
+    "permuted-labels", "control: with permuted labels in contexts, accuracy is within 10 points of chance",
+    stage("controls", permuted="points of accuracy above chance with permuted context labels")["permuted"],
+    two_sided(10.0, around=0.0), ours("control: labels of queries are hidden"),
+)  # fmt: skip
+UNSEEN = Claim(
+    "unseen-images", "control: fewer than 5 % of the query images are in their context or among training images",
+    stage("controls", seen="percent of query images seen before")["seen"], below(5.0),
+    ours("control: test images are new"), quantifier="exact", exact_because="images are compared, not estimated",
+    at_least=1, premises=(),
+)  # fmt: skip
+
+
+def _queries_of_context(draw: Any) -> Any:
+    def wrong(self: Any, *arguments: Any) -> tasks.Episode:
+        context = draw(self, *arguments).context
+        return tasks.Episode(context, context.x, context.y)
+
+    return wrong
+
+
+def _answers_in_context(accuracy: Any) -> Any:
+    """Learners adapt to the queries and their labels."""
+    return lambda learner, drawn, *arguments: accuracy(
+        learner, drawn._replace(context=tasks.Context(drawn.xq, drawn.yq)), *arguments
+    )
+
+
+def _next_labels(accuracy: Any) -> Any:
+    """Each query has the label of the one before it."""
+    return lambda learner, drawn, *arguments: accuracy(learner, drawn._replace(yq=drawn.yq.roll(1, -2)), *arguments)
+
+
+def _mean_of_seeds(numbers: Any) -> Any:
+    return lambda found: numbers({name: [np.mean(one)] * len(one) for name, one in found.items()})
+
+
+_HERE = "mesascope.studies.sparse.few_shot"
+# Bugs that every few-shot study must notice.
+LEAK = Mutation("queries are the images of the context", "mesascope.studies.lab:Lab.draw", _queries_of_context)
+TRAINING_PART = Mutation(
+    "test tasks are of training images",
+    f"{_HERE}:FewShot.family",
+    lambda family: lambda self, part="train": family(self),
+)  # fmt: skip
+ANSWERS = Mutation("networks adapt to queries with their labels", f"{_HERE}:accuracy_by_task", _answers_in_context)
+LABELS = Mutation("labels of queries are shifted by one", f"{_HERE}:accuracy_by_task", _next_labels)
+AVERAGED = Mutation("accuracy is averaged over seeds", f"{_HERE}:by_seed", _mean_of_seeds)
+UPHILL = Mutation(
+    "inner steps go up the gradient", "mesascope.meta.maml:MAML._gradients",
+    lambda gradients: lambda *parts, **options: {name: -one for name, one in gradients(*parts, **options).items()},
+)  # fmt: skip
+# Settings at which networks learn within seconds.
+SMALL: dict[str, Any] = {
+    "ways": 3, "inner_steps": 3, "tasks": 40, "watch_tasks": 5,
+    "training": Training(30, 4, learning_rate=1e-2, schedule="constant", evaluate_every=30),
+}  # fmt: skip

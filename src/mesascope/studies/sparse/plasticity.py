@@ -34,6 +34,7 @@ def measure(lab: study.Lab, settings: Plasticity) -> None:
             for method in METHODS
         }  # fmt: skip
         lab.stage(axis, _measured, trained, values, drawn)
+    lab.stage("controls", few_shot.controls, settings, trained["maml"][0], drawn)
 
 
 def _measured(trained: dict[str, list[list[Any]]], values: tuple[float, ...], drawn: Any) -> Arrays:
@@ -88,7 +89,8 @@ STUDY = Study(
     measure=measure,
     trainings=lambda settings: 2 * len({(rate, settings.inner_steps) for rate in settings.rates}
                                        | {(settings.inner_lr, steps) for steps in settings.lengths}),
-    premises=("learns",), quantifier="median", claims=(),
+    premises=("learns",), quantifier="median",
+    claims=(few_shot.PERMUTED, few_shot.UNSEEN),
     figures=(
         Figure("plasticity", "Accuracy on new classes, and percent of entries closed, by the number of inner steps and "
                "by the inner learning rate; mean and range over seeds. Thesis: Fig. 4.2.", (*ACCURACIES, *SHARES),
@@ -112,4 +114,6 @@ STUDY = Study(
         "Omniglot in place of miniImageNet, with fewer filters, as in sparse-maml, and 500 outer steps, as most of the "
         "cost is that of long inner loops.",
     ),
+    mutations=(few_shot.LEAK, few_shot.TRAINING_PART, few_shot.ANSWERS, few_shot.UPHILL),
+    mutated=few_shot.SMALL | {"lengths": (3, 6), "rates": (0.25, 0.5)},
 )  # fmt: skip

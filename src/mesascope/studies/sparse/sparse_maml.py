@@ -33,6 +33,7 @@ def measure(lab: study.Lab, settings: Sparse) -> None:
         groups[name] = few_shot.meta_trained(lab, name, settings, "sparse-maml", closed=closed)
     drawn = lab.draw(settings.family("test"), settings.tasks, "eval")
     lab.stage("accuracy", few_shot.accuracies, groups, drawn)
+    lab.stage("controls", few_shot.controls, settings, groups["maml"], drawn)
 
 
 def _by_layer(curves: Any) -> list[np.ndarray]:
@@ -69,7 +70,8 @@ STUDY = Study(
     presets={
         "quick": Sparse(**few_shot.QUICK), "paper": Sparse(), "mini-imagenet": Sparse(**few_shot.MINI_IMAGENET),
     },
-    measure=measure, trainings=9, premises=("learns",), quantifier="median", claims=(),
+    measure=measure, trainings=9, premises=("learns",), quantifier="median",
+    claims=(few_shot.PERMUTED, few_shot.UNSEEN),
     figures=(
         Figure("closed", "Left: percent of entries that inner steps do not change while sparse-MAML meta-learns, by "
                "what is closed at the start. Centre: by layer, from a half. Right: accuracy on new classes. Mean and "
@@ -115,4 +117,6 @@ STUDY = Study(
         "filters, 5 inner steps and 1,500 outer ones in place of 64, 35 and 40,000.",
         "Meta-SGD and exp-MAML train to first order, as the others do.",
     ),
+    mutations=(few_shot.LEAK, few_shot.TRAINING_PART, few_shot.ANSWERS, few_shot.LABELS, few_shot.UPHILL),
+    mutated=few_shot.SMALL,
 )  # fmt: skip

@@ -13,7 +13,22 @@ import numpy as np
 from mesascope import study
 from mesascope.studies.sparse import few_shot
 from mesascope.studies.sparse.few_shot import FewShot
-from mesascope.study import Arrays, Claim, Figure, Line, Lines, Study, above, below, beside, ours, printed, stage, strip
+from mesascope.study import (
+    Arrays,
+    Claim,
+    Figure,
+    Line,
+    Lines,
+    Mutation,
+    Study,
+    above,
+    below,
+    beside,
+    ours,
+    printed,
+    stage,
+    strip,
+)
 
 SECTION = "section 4.3.3"
 COMPARED = {"sparse-relu-maml": "sparse-ReLU-MAML", "sparse-maml": "sparse-MAML", "sparse-maml-plus": "sparse-MAML+"}
@@ -34,6 +49,7 @@ def measure(lab: study.Lab, settings: FewShot) -> None:
     before = few_shot.untrained(lab, settings, "sparse-maml-plus")
     lab.stage("draws", _drawn, groups["sparse-maml-plus"], before)
     lab.stage("closed", _closed, groups)
+    lab.stage("controls", few_shot.controls, settings, groups["sparse-maml"], drawn)
 
 
 def _drawn(trained: list[Any], before: list[Any]) -> Arrays:
@@ -66,13 +82,26 @@ def _before_and_after(both: Any, y: str) -> Lines:
     return Lines("", "", y, [line], limits={"xticks": (0, 1), "xticklabels": ("before", "after")})
 
 
+def _at_the_mean(underlying: Any) -> Any:
+    """Numbers m without noise."""
+    return lambda self, parameters: {
+        name: self.maps[key] @ self.mu + self.numbers[key]
+        for name, key in ((name, name.replace(".", "/")) for name in parameters)
+    }
+
+
 STUDY = Study(
     name="sparse-maml-plus",
     source=f"{few_shot.THESIS}, {SECTION}",
     presets={
         "quick": FewShot(**few_shot.QUICK), "paper": FewShot(), "mini-imagenet": FewShot(**few_shot.MINI_IMAGENET),
     },
-    measure=measure, trainings=3, premises=("learns",), quantifier="median", claims=(),
+    measure=measure, trainings=3, premises=("learns",), quantifier="median",
+    claims=(
+        few_shot.PERMUTED,
+        Claim("draws-differ", "control: before meta-learning, two draws of masks differ in more than a tenth of their "
+              "entries", draws["differ before"], above(10.0), ours("control: masks are drawn"), premises=()),
+    ),
     figures=(
         Figure("noise", "Above: spread of the noise that sparse-MAML+ draws masks from, and percent of entries in "
                "which two drawn masks differ, before and after meta-learning. Below: accuracy on new classes, and "
@@ -102,4 +131,10 @@ STUDY = Study(
         "Omniglot in place of miniImageNet, with fewer filters and outer steps, as in sparse-maml.",
         "All learn by Adam, as in sparse-maml, in place of SGD with momentum.",
     ),
+    mutations=(
+        few_shot.ANSWERS, few_shot.LABELS, few_shot.AVERAGED, few_shot.UPHILL,
+        Mutation("masks are not drawn but are those of the mean", "mesascope.meta.maml:SparseMAMLPlus.underlying",
+                 _at_the_mean),
+    ),
+    mutated=few_shot.SMALL,
 )  # fmt: skip
