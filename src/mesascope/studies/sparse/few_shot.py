@@ -238,6 +238,6 @@ UPHILL = Mutation(
 )  # fmt: skip
 # Settings at which networks learn within seconds.
 SMALL: dict[str, Any] = {
-    "ways": 3, "inner_steps": 3, "tasks": 40, "watch_tasks": 5,
-    "training": Training(30, 4, learning_rate=1e-2, schedule="constant", evaluate_every=30),
+    "ways": 3, "shots": 3, "inner_steps": 2, "tasks": 40, "watch_tasks": 5,
+    "training": Training(30, 16, learning_rate=1e-2, schedule="constant", evaluate_every=30),
 }  # fmt: skip

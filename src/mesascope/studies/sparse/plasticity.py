@@ -115,5 +115,5 @@ STUDY = Study(
         "cost is that of long inner loops.",
     ),
     mutations=(few_shot.LEAK, few_shot.TRAINING_PART, few_shot.ANSWERS, few_shot.UPHILL),
-    mutated=few_shot.SMALL | {"lengths": (3, 6), "rates": (0.25, 0.5)},
+    mutated=few_shot.SMALL | {"lengths": (2, 4), "rates": (0.25, 0.5)},
 )  # fmt: skip
