@@ -124,5 +124,5 @@ STUDY = Study(
         Mutation("targets of fewer classes are padded on the wrong side",
                  "mesascope.studies.sparse.cross_domain:padded", _padded_in_front),
     ),
-    mutated=few_shot.SMALL | {"domain_ways": 2},
+    mutated=few_shot.SMALL | {"domain_ways": 2, "turned": False},
 )  # fmt: skip

@@ -207,9 +207,13 @@ def _queries_of_context(draw: Any) -> Any:
 
 def _answers_in_context(accuracy: Any) -> Any:
     """Learners adapt to the queries and their labels."""
-    return lambda learner, drawn, *arguments: accuracy(
-        learner, drawn._replace(context=tasks.Context(drawn.xq, drawn.yq)), *arguments
-    )
+    from torch.nn.functional import pad
+
+    def wrong(learner: Any, drawn: tasks.Episode, *arguments: Any) -> np.ndarray:
+        y = pad(drawn.yq, (0, drawn.context.y.shape[-1] - drawn.yq.shape[-1]))
+        return accuracy(learner, drawn._replace(context=tasks.Context(drawn.xq, y)), *arguments)
+
+    return wrong
 
 
 def _next_labels(accuracy: Any) -> Any:
