@@ -207,17 +207,20 @@ def _transfer_error(r: Any) -> np.ndarray:
     """Largest difference between transfer in the table and the mean change of accuracy, by stream and method."""
     ends = [[r[f"{stream} {method}"] for method in METHODS] for stream in STREAMS]
     change = 100 * np.array([[(one["retained"] - one["learned"]).mean(1) for one in row] for row in ends])
-    return np.abs(r["table"]["transfer"] - change.transpose(2, 0, 1)).max(0)
+    return np.abs(r["table"]["transfer"] - change.transpose(2, 0, 1)).max(0).ravel()
 
 
 def _last_change(r: Any) -> np.ndarray:
     """Largest change of accuracy on the last task, in points, by stream and method."""
     ends = [[r[f"{stream} {method}"] for method in METHODS] for stream in STREAMS]
-    return 100 * np.array([[np.abs(one["retained"] - one["learned"])[:, -1].max() for one in row] for row in ends])
+    return (
+        100 * np.array([[np.abs(one["retained"] - one["learned"])[:, -1].max() for one in row] for row in ends]).ravel()
+    )
 
 
 EXACT: dict[str, Any] = {
     "quantifier": "exact", "exact_because": "accuracies of the same networks are compared", "at_least": 3,
+    "over": "learners", "about": "algorithms",
 }  # fmt: skip
 _HERE = "mesascope.studies.sparse.continual_mnist"
 

@@ -193,7 +193,7 @@ UNSEEN = Claim(
     "unseen-images", "control: fewer than 5 % of the query images are in their context or among training images",
     stage("controls", seen="percent of query images seen before")["seen"], below(5.0),
     ours("control: test images are new"), quantifier="exact", exact_because="images are compared, not estimated",
-    at_least=1, premises=(),
+    at_least=1, premises=(), about="algorithms",
 )  # fmt: skip
 
 

@@ -100,7 +100,8 @@ STUDY = Study(
     claims=(
         few_shot.PERMUTED,
         Claim("draws-differ", "control: before meta-learning, two draws of masks differ in more than a tenth of their "
-              "entries", draws["differ before"], above(10.0), ours("control: masks are drawn"), premises=()),
+              "entries", draws["differ before"], above(10.0), ours("control: masks are drawn"), premises=(),
+              about="algorithms"),
     ),
     figures=(
         Figure("noise", "Above: spread of the noise that sparse-MAML+ draws masks from, and percent of entries in "
