@@ -92,7 +92,9 @@ def rows_of(study: Any, root: Path) -> Iterator[tuple[str, list[str]]]:
     before = measured(study, settings, sound)
     print(f"{study.name}: {sum(v == 'holds' for v in before.values())} of {len(before)} claims hold", flush=True)
     trains = any((sound.path / "checkpoints").glob("*"))
-    for index, mutation in enumerate((*study.mutations, *(GENERAL if trains else ()))):
+    own = {mutation.bug for mutation in study.mutations}
+    general = [mutation for mutation in GENERAL if trains and mutation.bug not in own]
+    for index, mutation in enumerate((*study.mutations, *general)):
         folder = root / f"{study.name}-{index}"
         run = new_run(study, "quick", settings, out=folder) if mutation.anew else without_results(sound, folder)
         yield (
