@@ -8,15 +8,16 @@ eigenvalues from 0.3 to 0.9: whoever knows that can do better than least squares
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any, Literal
 
 import numpy as np
 
 from mesascope import learners, lenses, study
 from mesascope.studies.common import converged
-from mesascope.studies.mesa import dynamics
+from mesascope.studies.mesa import bugs, dynamics
 from mesascope.studies.mesa.dynamics import each_with_each, joined
-from mesascope.study import Claim, Figure, Study, above, below, ours, printed, stage, two_sided
+from mesascope.study import Claim, Figure, Mutation, Study, above, below, ours, printed, stage, two_sided
 
 STEPS = ("converged", "gd-at-its-optimum")
 FOOTNOTE = "section 3.5.1, footnote 1"
@@ -85,6 +86,15 @@ ELSEWHERE = joined(
     "loss of those trained elsewhere / trained there, each with each",
 )
 
+def _orthogonal(sample: Callable[..., Any]) -> Any:
+    """Sequences of orthogonal maps in place of contractions."""
+    return lambda self, *drawn: sample(dataclasses.replace(self, dynamics="orthogonal"), *drawn)
+
+
+def _exchanged(ridges: dict[str, float]) -> dict[str, float]:
+    return dict(zip(ridges, reversed(ridges.values()), strict=True))
+
+
 STUDY = Study(
     name="mesa-contracting",
     source=f"{dynamics.THESIS}: {FOOTNOTE}",
@@ -94,6 +104,8 @@ STUDY = Study(
         converged("linear", "mesa", "orthogonal-linear"),
         dynamics.best_ridge(),
         dynamics.tuned_steps("gd", "comparison", "orthogonal-comparison"),
+        dynamics.simulated_ridge("orthogonal-by-time"),
+        dynamics.learns("linear", "mesa"),
     ),
     figures=(
         Figure("losses", "Loss of a step by the number of elements known, on both kinds of dynamics; line and band: "
@@ -142,4 +154,13 @@ STUDY = Study(
         "The thesis says neither which converging dynamics nor which algorithm; contractions here are symmetric.",
         "Networks train as in mesa-one-layer, and those on orthogonal maps are the same.",
     ),
+    mutations=(
+        Mutation("test sequences follow orthogonal maps alone", "mesascope.tasks:LinearDynamics.sample", _orthogonal),
+        Mutation("the ridges of both dynamics are exchanged", "mesascope.studies.mesa.dynamics:RIDGES", _exchanged),
+        bugs.FORGETTING, bugs.ONE_LATER,
+    ),
+    mutated={
+        "training": dynamics.adamw_plan(60, 1e-2, batch=8), "mesa": dynamics.adamw_plan(20, 5e-2, batch=8),
+        "tasks": 500, "tune_tasks": 50, "watch_tasks": 50,
+    },
 )  # fmt: skip

@@ -13,7 +13,7 @@ from typing import Any
 
 from mesascope import learners, lenses, study
 from mesascope.studies.common import converged, midpoint
-from mesascope.studies.mesa import dynamics
+from mesascope.studies.mesa import bugs, dynamics
 from mesascope.study import Arrays, Claim, Reported, Study, above, below, ours, printed, stage, two_sided
 
 LINEAR = ("linear-converged", "no-better-sums", "gd-at-its-optimum")
@@ -96,6 +96,8 @@ STUDY = Study(
         Claim("no-better-sums", "no trained linear layer has a smaller loss than tuned sums of pairs",
               main.ratio("linear", "sums"), above(0.995), ours("premise"), about="algorithms"),
         midpoint("interpolation"),
+        dynamics.simulated_ridge(),
+        dynamics.learns("linear", "mesa"),
     ),
     figures=(
         dynamics.losses(ROLES, ("linear", "mesa"), "Thesis: Fig. 3.2", claims=(
@@ -147,4 +149,9 @@ STUDY = Study(
         "First elements are U(-1, 1), as in the authors' code; the thesis has N(0, I).",
         "Interpolation is between products of weights, without the retraining of the authors' code.",
     ),
+    mutations=(bugs.SMALL_RIDGE, bugs.FORGETTING, bugs.STOPPING, bugs.ONE_LATER),
+    mutated={
+        "training": dynamics.adamw_plan(60, 1e-2, batch=8), "mesa": dynamics.adamw_plan(20, 5e-2, batch=8),
+        "tasks": 800, "tune_tasks": 50, "watch_tasks": 50,
+    },
 )  # fmt: skip

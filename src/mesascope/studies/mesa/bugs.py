@@ -1,0 +1,85 @@
+"""Bugs that claims of several studies of sequences must notice: see `mesascope.study.Mutation`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from mesascope.study import Mutation
+
+# Elements after which a reference that stops learning keeps its map.
+_STOPS_AFTER = 12
+
+
+def _targets_are_inputs(parts: Callable[[Any], Iterator[Any]]) -> Any:
+    """Errors against the elements that a predictor has just read."""
+
+    def wrong(tasks: Any) -> Iterator[Any]:
+        for _, inputs in parts(tasks):
+            yield inputs[0], inputs
+
+    return wrong
+
+
+def _one_later(over: Any) -> Any:
+    """Errors after t + 1 elements in place of those after t."""
+    return classmethod(lambda cls, cases, points: over.__func__(cls, cases, [*points[1:], points[-1]]))
+
+
+def _forgetting(init: Callable[..., None]) -> Any:
+    def wrong(self: Any, ridge: float, forget: float = 0.8, features: Any = None) -> None:
+        init(self, ridge, forget, features)
+
+    return wrong
+
+
+def _stopping(forward: Callable[..., Any]) -> Any:
+    """Ridge regression that keeps its map after a few elements."""
+
+    def wrong(self: Any, sequence: Any) -> Any:
+        import torch
+
+        found, known = forward(self, sequence), sequence[..., :_STOPS_AFTER, :]
+        before = known[..., :-1, :]
+        gram = before.mT @ before + self.ridge * torch.eye(before.shape[-1]).to(before)
+        kept = torch.linalg.solve(gram, before.mT @ known[..., 1:, :])  # transposed
+        return torch.cat([found[..., :_STOPS_AFTER, :], sequence[..., _STOPS_AFTER:, :] @ kept], -2)
+
+    return wrong
+
+
+def _half_steps(descents: Callable[..., dict[str, list[Any]]]) -> Any:
+    def wrong(*arguments: Any, **options: Any) -> dict[str, list[Any]]:
+        found = descents(*arguments, **options)
+        for (learner,) in found.values():
+            learner.eta.data.mul_(0.5)
+        return found
+
+    return wrong
+
+
+def _noisier(sample: Callable[..., Any]) -> Any:
+    return lambda self, *arguments: sample(dataclasses.replace(self, noise=10 * self.noise), *arguments)
+
+
+def ridges(factor: float) -> Callable[[dict[str, float]], dict[str, float]]:
+    """Function that multiplies the regularisers of the limit."""
+    return lambda right: {name: factor * ridge for name, ridge in right.items()}
+
+
+_SEQUENCES = "mesascope.learners.sequences"
+_DYNAMICS = "mesascope.studies.mesa.dynamics"
+
+TARGETS_ARE_INPUTS = Mutation("targets are the inputs", "mesascope.lenses.access:_parts", _targets_are_inputs)
+ONE_LATER = Mutation("errors are those of one element later", "mesascope.evidence:Estimates.over", _one_later)
+FORGETTING = Mutation(
+    "ridge regression forgets a fifth at each element", f"{_SEQUENCES}:RecursiveLeastSquares.__init__", _forgetting
+)
+STOPPING = Mutation(
+    f"ridge regression stops after {_STOPS_AFTER} elements", f"{_SEQUENCES}:RecursiveLeastSquares.forward", _stopping
+)
+HALF_STEPS = Mutation("gradient descent takes half its step", f"{_DYNAMICS}:descents", _half_steps)
+SMALL_RIDGE = Mutation("ridges are a hundredth", f"{_DYNAMICS}:RIDGES", ridges(0.01))
+LARGE_RIDGE = Mutation("ridges are ten times as large", f"{_DYNAMICS}:RIDGES", ridges(10.0))
+NOISIER = Mutation("noise of test sequences is tenfold", "mesascope.tasks:LinearDynamics.sample", _noisier)
