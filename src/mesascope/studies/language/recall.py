@@ -17,7 +17,21 @@ import numpy as np
 
 from mesascope import language, learners, nets, study, tasks, training
 from mesascope.studies.common import plan
-from mesascope.study import Claim, Count, Figure, Reading, Study, Training, above, below, beside, ours, stage
+from mesascope.study import (
+    Bound,
+    Claim,
+    Count,
+    Figure,
+    Mutation,
+    Reading,
+    Study,
+    Training,
+    above,
+    below,
+    beside,
+    ours,
+    stage,
+)
 
 # Kinds of layers, and that which has to recall what it does not see, with a name to show.
 KINDS = {"softmax": "softmax", "linear": "linear", "delta": "delta", "mesa": "mesa"}
@@ -159,6 +173,35 @@ def _shown(y: str, read: Callable[[str], Reading], kinds: Mapping[str, str] = KI
     return study.strip(y, kinds, lambda r: {"": {kind: read(kind)(r) for kind in kinds}})
 
 
+def _of_others(sample: Callable[..., Any]) -> Any:
+    """Sequences whose targets belong to another sequence."""
+
+    def wrong(self: Any, *drawn: Any) -> Any:
+        found = sample(self, *drawn)
+        found[:, 1::2] = found[:, 1::2].roll(1, dims=0)
+        return found
+
+    return wrong
+
+
+def _repeated(sample: Callable[..., Any]) -> Any:
+    """Sequences that repeat their first pair: each query and its answer are in the context."""
+
+    def wrong(self: Any, *drawn: Any) -> Any:
+        pairs = sample(self, *drawn).unflatten(1, (-1, 2))
+        return pairs[:, :1].expand_as(pairs).flatten(1, 2)
+
+    return wrong
+
+
+def _in_bits(judged: Callable[..., Any]) -> Any:
+    def wrong(*arguments: Any) -> Any:
+        losses, right = judged(*arguments)
+        return losses / np.log(2), right
+
+    return wrong
+
+
 STUDY = Study(
     name="language-recall",
     source="a yardstick of ours, of tasks by Arora et al. (2023) and Akyurek et al. (2024)",
@@ -196,6 +239,14 @@ STUDY = Study(
                   "untrained networks",
                   beside([above_log_2(kind) / above_log_2("untrained") for kind in MATRICES],
                          "nats above log 2 / those of untrained networks, each kind"), below(0.25), ours("premise")),
+            Claim("symbols", "on unknown automata, layers of each kind lose less than uniform guesses of a symbol, log "
+                  "8 = 2.08 nats",
+                  beside([languages["nats", kind] for kind in KINDS], "nats lost an answer, each kind"),
+                  below(float(np.log(8))), ours("control: symbols of an automaton recur"), premises=()),
+            Claim("ridge", "the squared error of ridge regression is larger than the variance of the noise, 0.01, and "
+                  "smaller than half of the variance of targets, 1", regression["mse", "least-squares"],
+                  Bound(0.01, 0.5), ours("control: targets can be learned and are not in the context"),
+                  quantifier="every", over="algorithms", at_least=1, about="algorithms"),
             Claim("out-of-sight", "softmax layers with a window of eight tokens answer less than 10 % correctly",
                   recalled["answered", "window"], below(10.0), ours("a control: the task needs a memory"),
                   premises=SOLVED),
@@ -217,4 +268,10 @@ STUDY = Study(
                          "delta, each kind"), above(0.0), ours("Akyurek et al. (2024)"), premises=("spoken",)),
         )),
     ),
+    mutations=(
+        Mutation("targets are those of other sequences", "mesascope.tasks:FewShotSequence.sample", _of_others),
+        Mutation("pairs of a sequence are equal", "mesascope.tasks:FewShotSequence.sample", _repeated),
+        Mutation("losses are in bits", "mesascope.language.losses:recall_by_sequence", _in_bits),
+    ),
+    mutated={"training": cosine_plan(60, 1e-2, batch=8), "seeds": 8, "tasks": 200, "pairs": 6},
 )  # fmt: skip

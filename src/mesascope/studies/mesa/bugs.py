@@ -63,6 +63,18 @@ def _noisier(sample: Callable[..., Any]) -> Any:
     return lambda self, *arguments: sample(dataclasses.replace(self, noise=10 * self.noise), *arguments)
 
 
+def _changing(sample: Callable[..., Any]) -> Any:
+    """Sequences whose second half belongs to another task."""
+
+    def wrong(self: Any, *drawn: Any) -> Any:
+        found = sample(self, *drawn)
+        half = found.shape[1] // 2
+        found[:, half:] = found[:, half:].roll(1, dims=0)
+        return found
+
+    return wrong
+
+
 def ridges(factor: float) -> Callable[[dict[str, float]], dict[str, float]]:
     """Function that multiplies the regularisers of the limit."""
     return lambda right: {name: factor * ridge for name, ridge in right.items()}
@@ -82,4 +94,12 @@ STOPPING = Mutation(
 HALF_STEPS = Mutation("gradient descent takes half its step", f"{_DYNAMICS}:descents", _half_steps)
 SMALL_RIDGE = Mutation("ridges are a hundredth", f"{_DYNAMICS}:RIDGES", ridges(0.01))
 LARGE_RIDGE = Mutation("ridges are ten times as large", f"{_DYNAMICS}:RIDGES", ridges(10.0))
+PROBES_IN_SAMPLE = Mutation(
+    "probes are judged on the sequences that they are fitted to", "mesascope.lenses.probes:_held",
+    lambda held: lambda tasks: tasks[: len(tasks) // 2],
+)  # fmt: skip
+CHANGING = {
+    family: Mutation("maps change half way through a sequence", f"mesascope.tasks:{family}.sample", _changing)
+    for family in ("LinearDynamics", "ObservedDynamics", "NonlinearDynamics")
+}
 NOISIER = Mutation("noise of test sequences is tenfold", "mesascope.tasks:LinearDynamics.sample", _noisier)

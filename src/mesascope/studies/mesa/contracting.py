@@ -86,6 +86,7 @@ ELSEWHERE = joined(
     "loss of those trained elsewhere / trained there, each with each",
 )
 
+
 def _orthogonal(sample: Callable[..., Any]) -> Any:
     """Sequences of orthogonal maps in place of contractions."""
     return lambda self, *drawn: sample(dataclasses.replace(self, dynamics="orthogonal"), *drawn)
@@ -93,6 +94,10 @@ def _orthogonal(sample: Callable[..., Any]) -> Any:
 
 def _exchanged(ridges: dict[str, float]) -> dict[str, float]:
     return dict(zip(ridges, reversed(ridges.values()), strict=True))
+
+
+def _from_zero(init: Callable[..., None]) -> Any:
+    return lambda self, steps, eta, w0=None: init(self, steps, eta)
 
 
 STUDY = Study(
@@ -104,8 +109,7 @@ STUDY = Study(
         converged("linear", "mesa", "orthogonal-linear"),
         dynamics.best_ridge(),
         dynamics.tuned_steps("gd", "comparison", "orthogonal-comparison"),
-        dynamics.simulated_ridge("orthogonal-by-time"),
-        dynamics.learns("linear", "mesa"),
+        dynamics.learns("orthogonal-linear", by_time="orthogonal-by-time"),
     ),
     figures=(
         Figure("losses", "Loss of a step by the number of elements known, on both kinds of dynamics; line and band: "
@@ -157,10 +161,11 @@ STUDY = Study(
     mutations=(
         Mutation("test sequences follow orthogonal maps alone", "mesascope.tasks:LinearDynamics.sample", _orthogonal),
         Mutation("the ridges of both dynamics are exchanged", "mesascope.studies.mesa.dynamics:RIDGES", _exchanged),
-        bugs.FORGETTING, bugs.ONE_LATER,
+        Mutation("descent starts at zero", "mesascope.learners:OnlineGradientDescent.__init__", _from_zero),
+        bugs.FORGETTING,
     ),
     mutated={
         "training": dynamics.adamw_plan(60, 1e-2, batch=8), "mesa": dynamics.adamw_plan(20, 5e-2, batch=8),
-        "tasks": 500, "tune_tasks": 50, "watch_tasks": 50,
+        "tasks": 300, "tune_tasks": 50, "watch_tasks": 50,
     },
 )  # fmt: skip

@@ -12,9 +12,9 @@ from typing import Any
 
 from mesascope import lenses, study
 from mesascope.studies.common import converged, midpoint_distances
-from mesascope.studies.mesa import dynamics
+from mesascope.studies.mesa import bugs, dynamics
 from mesascope.studies.mesa.dynamics import adamw_plan, each_with_each, joined
-from mesascope.study import Claim, Figure, Study, Training, above, below, ours, printed, stage, two_sided
+from mesascope.study import Claim, Figure, Mutation, Study, Training, above, below, ours, printed, stage, two_sided
 
 DEPTHS = {"two": 2, "four": 4, "six": 6}
 TARGETS = {"next": "next element", "preconditioned": "preconditioned input"}
@@ -93,6 +93,8 @@ STUDY = Study(
         dynamics.tuned_steps("online", "comparison", least=0.99),
         Claim("path", "the network halfway to the read algorithm differs from both ends in its predictions",
               midpoint_distances("interpolation"), above(0.3), ours("premise"), about="algorithms"),
+        dynamics.simulated_ridge(),
+        dynamics.learns(*DEPTHS),
     ),
     figures=(
         dynamics.losses(ROLES, DEPTHS, "Thesis: Fig. 3.3 A", claims=(
@@ -146,4 +148,13 @@ STUDY = Study(
         "The limit is ridge regression, where the thesis draws a trained mesa layer.",
         "Probes are of A_t^{-1} s_t itself, with a regulariser of 0.1, not of a Chebyshev approximation.",
     ),
+    mutations=(
+        bugs.FORGETTING, bugs.ONE_LATER, bugs.PROBES_IN_SAMPLE,
+        Mutation("interpolation returns the network", "mesascope.lenses.reverse:ReverseEngineered.between",
+                 lambda between: lambda self, t: between(self, 0.0)),
+    ),
+    mutated={
+        "training": adamw_plan(20, 3e-3, batch=8, clip=0.1), "shallow": adamw_plan(20, 3e-3, batch=8, clip=0.1),
+        "tasks": 600, "tune_tasks": 50, "watch_tasks": 50, "probe_tasks": 200,
+    },
 )  # fmt: skip

@@ -13,7 +13,21 @@ import numpy as np
 from mesascope import learners, lenses, nets, study, tasks
 from mesascope.evidence.numbers import nominal
 from mesascope.studies.common import plan, watch_loss
-from mesascope.study import Claim, Count, Figure, Line, Reading, StageReading, Training, above, below, beside, ours, stage, two_sided
+from mesascope.study import (
+    Claim,
+    Count,
+    Figure,
+    Line,
+    Reading,
+    StageReading,
+    Training,
+    above,
+    below,
+    beside,
+    ours,
+    stage,
+    two_sided,
+)
 
 THESIS = "von Oswald, thesis (2024), chapter 3"
 LOSS = "half squared error a step"
@@ -207,9 +221,10 @@ def _at_its_optimum(name: str, sentence: str, others: list[Reading], words: str,
                  over="algorithms", at_least=len(others), about="algorithms")  # fmt: skip
 
 
-def simulated_ridge(by_time: str = "by-time") -> Claim:
+def simulated_ridge() -> Claim:
     """Control: the limit on orthogonal maps has the errors of a simulation apart from any study."""
-    known = after(labelled(by_time, {"limit": ("limit", "ridge regression")}, mse="error"), *SIMULATED)["mse", "limit"]
+    by_time = labelled("by-time", {"limit": ("limit", "ridge regression")}, mse="error")
+    known = after(by_time, *SIMULATED)["mse", "limit"]
     relative = known.map(lambda errors: errors / np.array([*SIMULATED.values()]), f"{known} / in the simulation")
     return Claim(
         "simulated-ridge", "after 11 and 50 elements of orthogonal maps the error of ridge regression is within 20 % "
@@ -218,10 +233,10 @@ def simulated_ridge(by_time: str = "by-time") -> Claim:
     )  # fmt: skip
 
 
-def learns(*names: str) -> Claim:
+def learns(*names: str, by_time: str = "by-time") -> Claim:
     """Control: networks learn along a sequence, even before their training has converged."""
-    by_time = labelled("by-time", {}, mse="error")
-    falls = [after(by_time, 20)["mse", name] / after(by_time, 1)["mse", name] for name in names]
+    errors = labelled(by_time, {}, mse="error")
+    falls = [after(errors, 20)["mse", name] / after(errors, 1)["mse", name] for name in names]
     return Claim(
         "learns", "after 20 elements the error of each trained network is less than 0.9 of that after one",
         joined(falls, "error after 20 elements / after 1"), below(0.9),

@@ -10,14 +10,32 @@ networks and prompts over from a run of the other study.
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 from mesascope import lenses, nets, study, tasks, training
 from mesascope.records import register
 from mesascope.studies.common import converged, plan
+from mesascope.studies.mesa import bugs
 from mesascope.studies.mesa.dynamics import THESIS, Dynamics, trained_networks, tuned_ridge, untrained
 from mesascope.studies.mesa.raw_tokens import LONG, cosine_plan, transformer
-from mesascope.study import Claim, Figure, Line, Lines, Reported, Study, Training, above, below, ours, printed, stage
+from mesascope.study import (
+    Bound,
+    Claim,
+    Figure,
+    Line,
+    Lines,
+    Mutation,
+    Reported,
+    Study,
+    Training,
+    above,
+    below,
+    ours,
+    printed,
+    stage,
+)
 
 # Pairs of a task of two elements each; with an EOS element between them, and a prefix before, a sequence is as long as
 # those that the transformers train on.
@@ -108,13 +126,40 @@ SHARED: dict[str, Any] = {
     "claims": (
         converged("bare", at_least=3, most=0.02),
         converged("eos", "prefix", id="prompts-converged", at_least=3, most=0.1),
+        Claim("nothing-known", "at the first input the error of each network is at most a tenth above that of "
+              "predicting 0", error("bare", 1) / error("all", 1), below(1.1),
+              ours("control: least squares predicts 0 there"), at_least=3, premises=()),
     ),
+    "mutated": {
+        "training": cosine_plan(20, 3e-3, batch=4), "prompt": plan(2, 2e-2, batch=4), "tasks": 400, "tune_tasks": 100,
+        "watch_tasks": 10,
+    },
     "deviations": (
         f"Sequences have {LENGTH} elements, and so at most {PAIRS} pairs with EOS and prefix, in place of 224 and 68.",
         "Networks train for 6,000 steps of 64 sequences in place of 15,000 to 40,000 of 128, at a learning rate of "
         "3e-3 in place of 7e-4; prompts for 1,500 of 64 at 1e-2 in place of 5,000 at 1e-3. Weights are averaged.",
     ),
 }  # fmt: skip
+
+
+def _repeated(sample: Callable[..., Any]) -> Any:
+    """Sequences in which each pair of a task is its first pair: queries and their answers are in the context."""
+
+    def wrong(self: Any, *drawn: Any) -> Any:
+        pairs = sample(self, *drawn).unflatten(1, (self.tasks, self.pairs, 2))
+        return pairs[:, :, :1].expand_as(pairs).flatten(1, 3)
+
+    return wrong
+
+
+def _one_task(sample: Callable[..., Any]) -> Any:
+    """Sequences of one task of as many pairs."""
+    return lambda self, *drawn: sample(dataclasses.replace(self, pairs=self.pairs * self.tasks, tasks=1), *drawn)
+
+
+def _one_earlier(chosen: Callable[..., list[int]]) -> Any:
+    return lambda *arguments: [max(time - 1, 1) for time in chosen(*arguments)]
+
 
 STUDY = Study(
     name="mesa-few-shot",
@@ -133,6 +178,9 @@ STUDY = Study(
                   reported=Reported((0.619, 0.512), "authors' stored results, at 20 and at 40 pairs")),
             Claim("untrained", "the error of untrained networks falls by less than a tenth over 30 pairs",
                   fall("untrained", 31), above(0.9), ours("a null control"), at_least=3, about="algorithms"),
+            Claim("least-squares", "after 30 pairs the error of least squares on all neighbours is 0.36 to 0.54 of "
+                  "that at the first input", fall("all", 31), Bound(0.36, 0.54), ours("control: 0.44 in a simulation"),
+                  over="algorithms", at_least=1, about="algorithms"),
             Claim("near-least-squares", "at pair 20 each network's error is less than 1.5 times that of least squares "
                   "on all neighbours",
                   error("bare", 20) / error("all", 20), below(1.5), printed("section 3.5.2: not far from optimal"),
@@ -144,6 +192,11 @@ STUDY = Study(
                   "or more", error("prefix", 6, 11) / error("eos", 6, 11), below(0.98), printed("Fig. 3.5 B"),
                   at_least=3, reported=Reported(0.862, "authors' stored results, at 10 pairs")),
         )),
+    ),
+    mutations=(
+        Mutation("inputs of a task are all equal", "mesascope.tasks:FewShotSequence.sample", _repeated),
+        Mutation("errors are those of inputs", "mesascope.lenses.together:chosen_times", _one_earlier),
+        bugs.FORGETTING,
     ),
     **SHARED,
 )  # fmt: skip
@@ -170,6 +223,9 @@ CONTINUAL = Study(
             Claim("prompts-help", "at the end of the second task each network's error is smaller with EOS and prefix "
                   "than without",
                   error("prefix", END) / error("bare", END), below(1.0), printed("Fig. 3.5 C"), at_least=3),
+            Claim("least-squares", "at the first pair of the second task the error of least squares on all neighbours "
+                  "is 1.1 to 1.45 of that at the very first pair", fall("all", FIRST), Bound(1.1, 1.45),
+                  ours("control: 1.26 in a simulation"), over="algorithms", at_least=1, about="algorithms"),
             Claim("forgets", "at the end of the second task each network's error is smaller than that of least squares "
                   "on all neighbours, which remembers the first task",
                   error("bare", END) / error("all", END), below(1.0),
@@ -177,6 +233,11 @@ CONTINUAL = Study(
             Claim("untrained", "untrained networks learn neither",
                   fall("untrained", END), above(0.9), ours("a null control"), at_least=3, about="algorithms"),
         )),
+    ),
+    mutations=(
+        Mutation("the second task is the first", "mesascope.tasks:FewShotSequence.sample", _one_task),
+        Mutation("errors are those of inputs", "mesascope.lenses.together:chosen_times", _one_earlier),
+        bugs.FORGETTING,
     ),
     **SHARED,
 )  # fmt: skip

@@ -7,11 +7,23 @@ regression on the elements, on the true features, and with networks without MLPs
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from mesascope import study, tasks
 from mesascope.studies.common import converged
-from mesascope.studies.mesa import dynamics
-from mesascope.studies.mesa.raw_tokens import DEVIATIONS, EXTENDED, LONG, SHORT, Transformers, in_context, transformer
-from mesascope.study import Claim, Study, below, ours, printed
+from mesascope.studies.mesa import bugs, dynamics
+from mesascope.studies.mesa.raw_tokens import (
+    DEVIATIONS,
+    EXTENDED,
+    LONG,
+    SHORT,
+    Transformers,
+    cosine_plan,
+    in_context,
+    transformer,
+)
+from mesascope.study import Claim, Mutation, Study, below, ours, printed
 
 KINDS, TRAINED = ("softmax", "mesa"), ("softmax", "mesa", "no-mlp")
 ROLES = {
@@ -37,12 +49,16 @@ def measure(lab: study.Lab, settings: Transformers) -> None:
     dynamics.compare_predictors(lab, settings, family, groups, groups)
 
 
+def _identity(features: Callable[..., Any]) -> Any:
+    return lambda self, elements: elements
+
+
 STUDY = Study(
     name="mesa-nonlinear",
     source=EXTENDED,
     presets={"quick": Transformers(**SHORT), "paper": Transformers(LONG)},
     measure=measure, trainings=3, premises=("converged",),
-    claims=(converged(*TRAINED, at_least=3, most=0.02),),
+    claims=(converged(*TRAINED, at_least=3, most=0.02), dynamics.learns(*TRAINED)),
     figures=(
         dynamics.losses(ROLES, TRAINED, "The extended paper has the like", claims=(
             Claim("features-are-better", "least squares on the true features has less than half the loss of least "
@@ -62,4 +78,12 @@ STUDY = Study(
         *DEVIATIONS,
         "The features' widths, gain and normalisation are ours; all networks train on the same features.",
     ),
+    mutations=(
+        bugs.FORGETTING, bugs.CHANGING["NonlinearDynamics"],
+        Mutation("features are the elements", "mesascope.tasks:NonlinearDynamics.features", _identity),
+    ),
+    mutated={
+        "training": cosine_plan(40, 3e-3, batch=8), "mesa": cosine_plan(40, 8e-3, batch=8),
+        "tasks": 200, "tune_tasks": 100, "watch_tasks": 50,
+    },
 )  # fmt: skip

@@ -7,11 +7,14 @@ ridge regression on the last one to five elements.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from mesascope import learners, lenses, study, tasks
 from mesascope.studies.common import converged
-from mesascope.studies.mesa import dynamics, raw_tokens
+from mesascope.studies.mesa import bugs, dynamics, raw_tokens
 from mesascope.studies.mesa.raw_tokens import EXTENDED, Transformers, copying, copying_of_each, transformer
-from mesascope.study import Claim, Study, above, below, derived, ours, printed
+from mesascope.study import Claim, Mutation, Study, above, below, derived, ours, printed
 
 KINDS = ("softmax", "mesa")
 ROLES = {
@@ -48,12 +51,17 @@ OVER_TWO = dynamics.joined(
     "error of each kind / of ridge regression on two elements, after 50 elements",
 )
 
+
+def _one_short(init: Callable[..., None]) -> Any:
+    return lambda self, count: init(self, max(count - 1, 1))
+
+
 STUDY = Study(
     name="mesa-partial",
     source=EXTENDED,
     presets={"quick": Transformers(**raw_tokens.SHORT), "paper": Transformers(raw_tokens.LONG)},
     measure=measure, trainings=2, premises=("converged",), at_least=3,
-    claims=(converged(*KINDS, at_least=3, most=0.02),),
+    claims=(converged(*KINDS, at_least=3, most=0.02), dynamics.learns(*KINDS)),
     figures=(
         dynamics.losses(ROLES, KINDS, "The extended paper has the like", d=5, claims=(
             Claim("three-are-needed", "after 50 elements the error of least squares on the last three elements is less "
@@ -79,4 +87,12 @@ STUDY = Study(
         *raw_tokens.DEVIATIONS,
         "Widths are the extended paper's, noise and length those of the other studies.",
     ),
+    mutations=(
+        bugs.FORGETTING, bugs.CHANGING["ObservedDynamics"],
+        Mutation("features are one element short", "mesascope.learners:Lags.__init__", _one_short),
+    ),
+    mutated={
+        "training": raw_tokens.cosine_plan(30, 3e-3, batch=8), "mesa": raw_tokens.cosine_plan(30, 8e-3, batch=8),
+        "tasks": 200, "tune_tasks": 100, "watch_tasks": 50,
+    },
 )  # fmt: skip

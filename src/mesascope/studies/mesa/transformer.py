@@ -15,7 +15,7 @@ import numpy as np
 
 from mesascope import lenses, study
 from mesascope.studies.common import converged
-from mesascope.studies.mesa import dynamics, raw_tokens
+from mesascope.studies.mesa import bugs, dynamics, raw_tokens
 from mesascope.studies.mesa.dynamics import errors_of, improvement, joined
 from mesascope.studies.mesa.raw_tokens import LAYERS, LONG, SHORT, copying, copying_of_each, cosine_plan, transformer
 from mesascope.study import Claim, Figure, Reported, Study, Training, above, below, ours, printed, stage
@@ -105,6 +105,8 @@ STUDY = Study(
         converged(*LAYERS, at_least=3, most=0.02),
         dynamics.best_ridge(),
         dynamics.tuned_steps("gd", "comparison"),
+        dynamics.simulated_ridge(),
+        dynamics.learns(*LAYERS),
     ),
     figures=(
         dynamics.losses(ROLES, LAYERS, "Thesis: Fig. 3.4 A", claims=(
@@ -171,4 +173,9 @@ STUDY = Study(
         "First elements are U(-1, 1), as in the authors' code; the thesis has N(0, I).",
         "Probes are of A_t^{-1} s_t itself, with a regulariser of 0.1, not of a Chebyshev approximation.",
     ),
+    mutations=(bugs.FORGETTING, bugs.ONE_LATER, bugs.PROBES_IN_SAMPLE, bugs.NOISIER),
+    mutated={
+        **{name: cosine_plan(30, 3e-3, batch=8) for name in ("training", "linear", "mesa")},
+        "tasks": 600, "tune_tasks": 50, "watch_tasks": 50, "probe_tasks": 200, "averaged_tasks": 1,
+    },
 )  # fmt: skip
