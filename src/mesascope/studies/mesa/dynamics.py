@@ -244,6 +244,17 @@ def learns(*names: str, by_time: str = "by-time") -> Claim:
     )  # fmt: skip
 
 
+def nothing_known(names: Iterable[str], ridge: str) -> Claim:
+    """Control: networks predict about 0 where nothing is known; those that are untrained do not."""
+    first = after(labelled("by-time", {}, mse="error"), 1)
+    return Claim(
+        "nothing-known", "after one element the error of each trained network is less than 1.3 times that of ridge "
+        "regression, which predicts 0", joined([first.ratio(name, ridge) for name in names], str(first.ratio(
+            "each network", ridge))), below(1.3),
+        ours("control: with one element nothing is known"), at_least=3, premises=(),
+    )  # fmt: skip
+
+
 # Figures
 
 

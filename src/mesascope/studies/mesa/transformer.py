@@ -106,7 +106,7 @@ STUDY = Study(
         dynamics.best_ridge(),
         dynamics.tuned_steps("gd", "comparison"),
         dynamics.simulated_ridge(),
-        dynamics.learns(*LAYERS),
+        dynamics.nothing_known(LAYERS, "limit"),
     ),
     figures=(
         dynamics.losses(ROLES, LAYERS, "Thesis: Fig. 3.4 A", claims=(
