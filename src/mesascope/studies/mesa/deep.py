@@ -154,7 +154,7 @@ STUDY = Study(
                  lambda between: lambda self, t: between(self, 0.0)),
     ),
     mutated={
-        "training": adamw_plan(20, 3e-3, batch=8, clip=0.1), "shallow": adamw_plan(20, 3e-3, batch=8, clip=0.1),
+        "training": adamw_plan(60, 1e-2, batch=8, clip=0.1), "shallow": adamw_plan(60, 1e-2, batch=8, clip=0.1),
         "tasks": 600, "tune_tasks": 50, "watch_tasks": 50, "probe_tasks": 200,
     },
 )  # fmt: skip

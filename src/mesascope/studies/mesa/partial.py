@@ -98,7 +98,7 @@ STUDY = Study(
         Mutation("features are one element short", "mesascope.learners:Lags.__init__", _one_short),
     ),
     mutated={
-        "training": raw_tokens.cosine_plan(30, 3e-3, batch=8), "mesa": raw_tokens.cosine_plan(30, 8e-3, batch=8),
+        "training": raw_tokens.cosine_plan(40, 3e-3, batch=8), "mesa": raw_tokens.cosine_plan(40, 8e-3, batch=8),
         "tasks": 200, "tune_tasks": 100, "watch_tasks": 50,
     },
 )  # fmt: skip

@@ -175,7 +175,7 @@ STUDY = Study(
     ),
     mutations=(bugs.FORGETTING, bugs.ONE_LATER, bugs.PROBES_IN_SAMPLE, bugs.NOISIER),
     mutated={
-        **{name: cosine_plan(30, 3e-3, batch=8) for name in ("training", "linear", "mesa")},
+        **{name: cosine_plan(40, 3e-3, batch=8) for name in ("training", "linear", "mesa")},
         "tasks": 600, "tune_tasks": 50, "watch_tasks": 50, "probe_tasks": 200, "averaged_tasks": 1,
     },
 )  # fmt: skip
