@@ -2,24 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from mesascope.study import Mutation
 
 # Elements after which a reference that stops learning keeps its map.
 _STOPS_AFTER = 12
-
-
-def _targets_are_inputs(parts: Callable[[Any], Iterator[Any]]) -> Any:
-    """Errors against the elements that a predictor has just read."""
-
-    def wrong(tasks: Any) -> Iterator[Any]:
-        for _, inputs in parts(tasks):
-            yield inputs[0], inputs
-
-    return wrong
 
 
 def _one_later(over: Any) -> Any:
@@ -49,20 +38,6 @@ def _stopping(forward: Callable[..., Any]) -> Any:
     return wrong
 
 
-def _half_steps(descents: Callable[..., dict[str, list[Any]]]) -> Any:
-    def wrong(*arguments: Any, **options: Any) -> dict[str, list[Any]]:
-        found = descents(*arguments, **options)
-        for (learner,) in found.values():
-            learner.eta.data.mul_(0.5)
-        return found
-
-    return wrong
-
-
-def _noisier(sample: Callable[..., Any]) -> Any:
-    return lambda self, *arguments: sample(dataclasses.replace(self, noise=10 * self.noise), *arguments)
-
-
 def _changing(sample: Callable[..., Any]) -> Any:
     """Sequences whose second half belongs to another task."""
 
@@ -75,15 +50,13 @@ def _changing(sample: Callable[..., Any]) -> Any:
     return wrong
 
 
-def ridges(factor: float) -> Callable[[dict[str, float]], dict[str, float]]:
-    """Function that multiplies the regularisers of the limit."""
-    return lambda right: {name: factor * ridge for name, ridge in right.items()}
+def _small(ridges: dict[str, float]) -> dict[str, float]:
+    return {name: 0.01 * ridge for name, ridge in ridges.items()}
 
 
 _SEQUENCES = "mesascope.learners.sequences"
 _DYNAMICS = "mesascope.studies.mesa.dynamics"
 
-TARGETS_ARE_INPUTS = Mutation("targets are the inputs", "mesascope.lenses.access:_parts", _targets_are_inputs)
 ONE_LATER = Mutation("errors are those of one element later", "mesascope.evidence:Estimates.over", _one_later)
 FORGETTING = Mutation(
     "ridge regression forgets a fifth at each element", f"{_SEQUENCES}:RecursiveLeastSquares.__init__", _forgetting
@@ -91,15 +64,12 @@ FORGETTING = Mutation(
 STOPPING = Mutation(
     f"ridge regression stops after {_STOPS_AFTER} elements", f"{_SEQUENCES}:RecursiveLeastSquares.forward", _stopping
 )
-HALF_STEPS = Mutation("gradient descent takes half its step", f"{_DYNAMICS}:descents", _half_steps)
-SMALL_RIDGE = Mutation("ridges are a hundredth", f"{_DYNAMICS}:RIDGES", ridges(0.01))
-LARGE_RIDGE = Mutation("ridges are ten times as large", f"{_DYNAMICS}:RIDGES", ridges(10.0))
+SMALL_RIDGE = Mutation("ridges are a hundredth", f"{_DYNAMICS}:RIDGES", _small)
 PROBES_IN_SAMPLE = Mutation(
     "probes are judged on the sequences that they are fitted to", "mesascope.lenses.probes:_held",
     lambda held: lambda tasks: tasks[: len(tasks) // 2],
 )  # fmt: skip
 CHANGING = {
     family: Mutation("maps change half way through a sequence", f"mesascope.tasks:{family}.sample", _changing)
-    for family in ("LinearDynamics", "ObservedDynamics", "NonlinearDynamics")
+    for family in ("ObservedDynamics", "NonlinearDynamics")
 }
-NOISIER = Mutation("noise of test sequences is tenfold", "mesascope.tasks:LinearDynamics.sample", _noisier)

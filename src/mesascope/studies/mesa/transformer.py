@@ -173,7 +173,7 @@ STUDY = Study(
         "First elements are U(-1, 1), as in the authors' code; the thesis has N(0, I).",
         "Probes are of A_t^{-1} s_t itself, with a regulariser of 0.1, not of a Chebyshev approximation.",
     ),
-    mutations=(bugs.FORGETTING, bugs.ONE_LATER, bugs.PROBES_IN_SAMPLE, bugs.NOISIER),
+    mutations=(bugs.FORGETTING, bugs.ONE_LATER, bugs.PROBES_IN_SAMPLE),
     mutated={
         **{name: cosine_plan(40, 3e-3, batch=8) for name in ("training", "linear", "mesa")},
         "tasks": 600, "tune_tasks": 50, "watch_tasks": 50, "probe_tasks": 200, "averaged_tasks": 1,
