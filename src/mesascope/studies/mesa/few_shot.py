@@ -131,7 +131,7 @@ SHARED: dict[str, Any] = {
               ours("control: least squares predicts 0 there"), at_least=3, premises=()),
     ),
     "mutated": {
-        "training": cosine_plan(70, 3e-3, batch=4), "prompt": plan(2, 2e-2, batch=4), "tasks": 400, "tune_tasks": 100,
+        "training": cosine_plan(120, 3e-3, batch=4), "prompt": plan(2, 2e-2, batch=4), "tasks": 400, "tune_tasks": 100,
         "watch_tasks": 10,
     },
     "deviations": (

@@ -49,6 +49,10 @@ def measure(lab: study.Lab, settings: Transformers) -> None:
     dynamics.compare_predictors(lab, settings, family, groups, groups)
 
 
+def _of_others(features: Callable[..., Any]) -> Any:
+    return lambda self, elements: features(self, elements).roll(1, dims=-2)
+
+
 def _identity(features: Callable[..., Any]) -> Any:
     return lambda self, elements: elements
 
@@ -79,11 +83,12 @@ STUDY = Study(
         "The features' widths, gain and normalisation are ours; all networks train on the same features.",
     ),
     mutations=(
-        bugs.FORGETTING, bugs.CHANGING["NonlinearDynamics"],
+        bugs.CHANGING["NonlinearDynamics"],
+        Mutation("features are those of other elements", "mesascope.tasks:NonlinearDynamics.features", _of_others),
         Mutation("features are the elements", "mesascope.tasks:NonlinearDynamics.features", _identity),
     ),
     mutated={
-        "training": cosine_plan(40, 3e-3, batch=8), "mesa": cosine_plan(40, 8e-3, batch=8),
+        "training": cosine_plan(70, 3e-3, batch=8), "mesa": cosine_plan(70, 8e-3, batch=8),
         "tasks": 200, "tune_tasks": 100, "watch_tasks": 50,
     },
 )  # fmt: skip
