@@ -12,8 +12,9 @@ import functools
 import math
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Annotated, Any
 
 import msgspec
@@ -40,6 +41,10 @@ SENSES = (
 )  # fmt: skip
 # Trials between two saves.
 PART = 4
+# Noise of the learners of the controls, how many there are for each seed, and tasks of each condition for them.
+LOUD, CONTROLS, CONTROL_TASKS = 0.15, 8, 16
+# Most that may be left of that noise, and least that a matrix of parameters may leave of what it cannot predict.
+LEFT, UNRELATED = 0.09, 0.8
 
 
 @frozen
@@ -63,13 +68,13 @@ def _subjects() -> list[str]:
     return [*dict.fromkeys([*first, *last]), *aliens()]
 
 
-def _noisy(learner: Any, generator: Any) -> Any:
+def _noisy(learner: Any, generator: Any, noise: float = NOISE) -> Any:
     """A learner whose answers differ from call to call."""
     import torch
 
     def answered(context: Any, xq: Any) -> Any:
         answer = learner(context, xq).detach()
-        return answer + NOISE * torch.randn(answer.shape, generator=generator, dtype=torch.float64).to(answer)
+        return answer + noise * torch.randn(answer.shape, generator=generator, dtype=torch.float64).to(answer)
 
     return answered
 
@@ -229,6 +234,39 @@ def measure(lab: study.Lab, settings: Calibration) -> None:
         for place, start in enumerate(range(0, trials, PART))
     ]
     lab.stage("trials", _trials, {name: np.concatenate([one[name] for one in saved], axis=1) for name in saved[0]})
+    lab.stage("controls", _controls, lab.seeds)
+
+
+def _controls(seeds: list[int]) -> Arrays:
+    """Answers about noisy gradient descent of one step, and about a function of the query alone.
+
+    ``left`` is the difference from the truth minus noise, averaged over conditions, and ``kept`` is true if an answer
+    does not rule the truth out and puts its family first. ``unrelated`` is the difference of the function from a
+    candidate with a matrix of parameters, on the family's own tasks.
+    """
+    family = _families()[0]
+    known = {one.name: one for one in identification.candidates(family, sklearn=False)}
+    rivals, matrix = [known["gradient-descent"], known["mean"]], [known["one-step preconditioned-gradient-descent"]]
+    found: dict[str, list[list[float]]] = {"left": [], "unrelated": [], "kept": []}
+    for seed in seeds:
+        for one in found.values():
+            one.append([])
+        for index in range(CONTROLS):
+            asked = _noisy(learners.GradientDescent(1, 1.5), stream(seed, "control", index), LOUD)
+            plan = budget(CONTROL_TASKS), CONTROLS * seed + index
+            answer = identification.identify(asked, family, rivals, *plan)
+            truth = next(row for row in answer.rows if row.candidate == rivals[0].name)
+            kept = truth.candidate not in answer.standing.ruled_out and answer.shares[0].family == truth.family
+            found["left"][-1].append(float(np.mean([one.mean.value for one in truth.differences.values()])))
+            found["kept"][-1].append(kept)
+            other = identification.identify(_of_query, family, matrix, *plan)
+            found["unrelated"][-1].append(other.rows[0].own_difference.mean.value)
+    return Arrays(found, **dict.fromkeys(found, "seed control"))
+
+
+def _of_query(context: Any, xq: Any) -> Any:
+    """A function that no regressor of the context predicts."""
+    return (5 * xq).sin().sum(-1, keepdim=True)
 
 
 def _trials(arrays: Mapping[str, Any]) -> Arrays:
@@ -256,6 +294,12 @@ def _share(id: str, sentence: str, read: Any, bound: Bound, why: str, at_least: 
                  at_least=at_least, about="algorithms")  # fmt: skip
 
 
+def _room(r: Any) -> np.ndarray:
+    """Distance of both differences of each control from their bounds, positive on the right side."""
+    found = r["controls"]
+    return np.stack([LEFT - np.abs(found["left"].ravel()), found["unrelated"].ravel() - UNRELATED], 1)
+
+
 def _shares(r: Any) -> list[Grid]:
     """In percent of trials with a truth: named, ruled out, right family; and of all: a false name."""
     way, truth = _of(r, "way"), _of(r, "has_truth").astype(bool)
@@ -278,11 +322,55 @@ def _senses(r: Any) -> list[Grid]:
     return [Grid(np.array(counts, dtype=float), [*said], SENSES)]
 
 
+_NAMING = "mesascope.identification.naming"
+
+
+def _with_noise(factor: float) -> Callable[[Any], Any]:
+    """Measurements that take ``factor`` times the learner's noise off."""
+
+    def wrong(init: Any) -> Any:
+        def measured(self: Any, *arguments: Any) -> None:
+            init(self, *arguments)
+            self.noise = {name: factor * one for name, one in self.noise.items()}
+
+        return measured
+
+    return wrong
+
+
+def _same_tasks(battery: Any) -> Any:
+    return lambda family, count, seed, part: battery(family, count, seed, "fit" if part == "test" else part)
+
+
+def _no_level(levels: Any) -> Any:
+    return SimpleNamespace(of=lambda tolerance, level, candidates: levels.of(tolerance, 1.0, 1))
+
+
+MUTATIONS = (
+    study.Mutation("noise is doubled", "mesascope.identification.seen:Seen.__init__", _with_noise(2.0)),
+    study.Mutation("no noise is removed", "mesascope.identification.seen:Seen.__init__", _with_noise(0.0)),
+    study.Mutation("tasks of the fit are those of the test", f"{_NAMING}:battery", _same_tasks),
+    study.Mutation("the level is ignored", f"{_NAMING}:Levels", _no_level),
+    study.Mutation(
+        "families are in reverse order", f"{_NAMING}:shares", lambda shares: lambda found: shares(found)[::-1]
+    ),
+)
+
 STUDY = Study(
     name="identify-calibration",
     source="ours",
     presets={"quick": Calibration(trials=4), "paper": Calibration(trials=77), "small": Calibration(trials=20)},
-    measure=measure, claims=(),
+    measure=measure, mutations=MUTATIONS, mutated={"trials": 1, "tasks": 8, "seeds": 1},
+    claims=(
+        Claim("control-differences", f"control: less than {LEFT:.0%} of the variance of a noisy learner's answers "
+              "separates them, minus noise, from its own algorithm, and a candidate with a matrix of parameters leaves "
+              f"more than {UNRELATED:.0%} of a function of the query alone",
+              Reading(f"{LEFT:g} - |difference from the truth|; difference from the function - {UNRELATED:g}", _room),
+              above(0.0), ours("control: a planted truth"), over="draws", quantifier="median", about="algorithms"),
+        _share("control-coverage", "control: in most answers about noisy learners the learner's "
+               "own algorithm is not ruled out, and its family comes first",
+               lambda r: r["controls"]["kept"].ravel().astype(bool), above(0.5), "control: a planted truth", 8),
+    ),
     figures=(
         Figure("shares", "Percent of trials by adapter (rows), of learners that a candidate equals: the learner's "
                "algorithm is named, is ruled out, and its family comes first. Last: percent of all trials with a false "
