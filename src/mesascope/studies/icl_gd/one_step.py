@@ -17,7 +17,7 @@ import numpy as np
 
 from mesascope import constructions, learners, lenses, nets, study, tasks
 from mesascope.studies.common import converged, midpoint, midpoint_losses, plan, watch_loss
-from mesascope.studies.icl_gd import one_step_rollouts, regression, shared
+from mesascope.studies.icl_gd import bugs, one_step_rollouts, regression, shared
 from mesascope.study import Claim, Figure, Level, Line, Reading, above, below, derived, printed, stage, two_sided
 
 SIZES = (5, 10, 15, 20)
@@ -289,4 +289,6 @@ STUDY = study.Study(
         "and keeps its initial size.",
         "Layers of the other sizes train for half as many steps.",
     ),
+    mutations=(bugs.HALF_STEP, bugs.TWICE_STEP, bugs.FIRST_END, bugs.RAW_PRODUCTS, bugs.SHIFTED_TARGETS),
+    mutated={"sizes": plan(50, 1e-2, batch=64), "tasks": 8000, "sweep_tasks": 300},
 )  # fmt: skip

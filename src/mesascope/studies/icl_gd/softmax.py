@@ -16,7 +16,7 @@ import numpy as np
 
 from mesascope import learners, study
 from mesascope.studies.common import converged, plan
-from mesascope.studies.icl_gd import regression, shared
+from mesascope.studies.icl_gd import bugs, regression, shared
 from mesascope.studies.icl_gd.regression import INPUT_SCALES, SecondTraining
 from mesascope.study import Bound, Claim, Reported, Study, above, below, derived, printed, stage, two_sided
 
@@ -122,4 +122,6 @@ STUDY = Study(
         "Weights are averaged, and gradients are not clipped.",
         "Two heads start from weights of ten times the variance.",
     ),
+    mutations=(bugs.OTHER_QUERIES, bugs.HALF_STEP, bugs.NOT_CENTRED, bugs.SHIFTED_TARGETS),
+    mutated={"tasks": 8000, "sweep_tasks": 500, "tune_tasks": 5000},
 )  # fmt: skip

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from mesascope import constructions, learners, study
 from mesascope.studies.common import converged, midpoint, midpoint_losses, plan
-from mesascope.studies.icl_gd import regression, shared
+from mesascope.studies.icl_gd import bugs, regression, shared
 from mesascope.studies.icl_gd.regression import Regression
 from mesascope.study import Claim, Figure, Reported, Study, above, printed, stage, two_sided
 
@@ -106,4 +106,8 @@ STUDY = Study(
     ),
     figures=(*LOOPED, TEACHERS_AND_LAWS),
     deviations=(shared.AVERAGED,),
+    mutations=(
+        bugs.HALF_STEP, bugs.TWICE_STEP, bugs.FIRST_END, bugs.RAW_PRODUCTS, bugs.POOR_OPTIMUM, bugs.FLIPPED_GAMMA,
+    ),
+    mutated={"tasks": 8000, "sweep_tasks": 1000, "tune_tasks": 5000},
 )  # fmt: skip

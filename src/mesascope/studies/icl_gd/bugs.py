@@ -1,0 +1,108 @@
+"""Bugs that the claims of these studies must notice, where several studies share them or their module has no room."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from mesascope import learners
+from mesascope.study import Mutation
+
+_DESCENT = "mesascope.learners.descent:GradientDescentPlusPlus._predictions"
+
+
+def _scaled_steps(factor: float) -> Callable[[Any], Any]:
+    """Gradient descent with a step size times ``factor``; GD++ keeps its own."""
+
+    def wrong(predict: Any) -> Any:
+        def predictions(self: Any, context: Any, xq: Any) -> Any:
+            if self.gamma is not None:
+                return predict(self, context, xq)
+            return predict(_with_sizes(self, eta=factor * self.eta), context, xq)
+
+        return predictions
+
+    return wrong
+
+
+def _flipped(predict: Any) -> Any:
+    """GD++ that bends curvature in the wrong direction."""
+
+    def predictions(self: Any, context: Any, xq: Any) -> Any:
+        other = self if self.gamma is None else _with_sizes(self, gamma=-self.gamma)
+        return predict(other, context, xq)
+
+    return predictions
+
+
+def _with_sizes(descent: Any, **sizes: Any) -> Any:
+    other = copy.copy(descent)
+    other._parameters = {**descent._parameters, **sizes}
+    return other
+
+
+def _without_gamma(tune: Any) -> Any:
+    """Tuning of GD++ that ends at a local optimum with gamma 0."""
+
+    def tuned(learner: Any, family: Any, **options: Any) -> Any:
+        if learner.gamma is None:
+            return tune(learner, family, **options)
+        plain = tune(learners.GradientDescent(learner.steps, learner.eta.tolist()), family, **options)
+        none = (0 * learner.gamma).tolist()
+        stuck = type(learner)(learner.steps, plain.learner.eta.tolist(), none, token_clip=learner.token_clip)
+        zeros = [type(one)(0.0, 0.0, 1) for one in plain.step_sizes["eta"]]
+        return dataclasses.replace(plain, learner=stuck, step_sizes=plain.step_sizes | {"gamma": zeros})
+
+    return tuned
+
+
+def _raw(rescaled: Any) -> Any:
+    return lambda network: [type(one)(*(part.detach() for part in one)) for one in network.products()]
+
+
+def _shifted(sample: Any) -> Any:
+    """Tasks in which each input has the target of the one before."""
+
+    def shifted(self: Any, batch: int, generator: Any) -> Any:
+        drawn = sample(self, batch, generator)
+        return drawn._replace(context=drawn.context._replace(y=drawn.context.y.roll(1, dims=-2)))
+
+    return shifted
+
+
+def _at_other_queries(sensitivities: Any) -> Any:
+    """Derivatives at the query of the task before."""
+
+    def wrong(learner: Any, episode: Any) -> Iterator[Any]:
+        elsewhere = sensitivities(learner, episode._replace(xq=episode.xq.roll(1, dims=0)))
+        for (answers, prediction, _), (_, _, sensitivity) in zip(
+            sensitivities(learner, episode), elsewhere, strict=True
+        ):
+            yield answers, prediction, sensitivity
+
+    return wrong
+
+
+def _as_given(centred: Any) -> Any:
+    return lambda self, context, xq: context
+
+
+HALF_STEP = Mutation("gradient descent takes half its step", _DESCENT, _scaled_steps(0.5))
+TWICE_STEP = Mutation("gradient descent takes twice its step", _DESCENT, _scaled_steps(2.0))
+FLIPPED_GAMMA = Mutation("gamma has the wrong sign", _DESCENT, _flipped)
+POOR_OPTIMUM = Mutation("GD++ is tuned to a poor local optimum", "mesascope.learners:tune_spectral", _without_gamma)
+FIRST_END = Mutation(
+    "interpolation returns its first end", "mesascope.lenses:interpolate",
+    lambda interpolate: lambda a, b, t=0.5: interpolate(a, b, 0.0),
+)  # fmt: skip
+RAW_PRODUCTS = Mutation("weight products are not rescaled", "mesascope.lenses.reading:rescaled_products", _raw)
+SHIFTED_TARGETS = Mutation(
+    "targets are shifted against inputs", "mesascope.tasks.regression:LinearRegression.sample", _shifted
+)
+OTHER_QUERIES = Mutation("sensitivities are taken at another query", "mesascope.lenses.access:sensitivities",
+                         _at_other_queries)  # fmt: skip
+NOT_CENTRED = Mutation(
+    "the inputs of centred descent are not centred", "mesascope.learners.transformed:Centred._centred", _as_given
+)
