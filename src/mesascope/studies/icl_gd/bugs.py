@@ -37,17 +37,6 @@ def _flipped(predict: Any) -> Any:
     return predictions
 
 
-def _unclipped(predict: Any) -> Any:
-    """Descent whose tokens are clipped only where they would overflow."""
-
-    def predictions(self: Any, context: Any, xq: Any) -> Any:
-        other = copy.copy(self)
-        other.token_clip = None if self.token_clip is None else 1e4
-        return predict(other, context, xq)
-
-    return predictions
-
-
 def _with_sizes(descent: Any, **sizes: Any) -> Any:
     other = copy.copy(descent)
     other._parameters = {**descent._parameters, **sizes}
@@ -96,24 +85,6 @@ def _at_other_queries(sensitivities: Any) -> Any:
     return wrong
 
 
-def _reversed_sizes(read: Any) -> Any:
-    """Step sizes of the layers, from the last to the first."""
-    return lambda network, n_context: type(read(network, n_context))(
-        *(sizes.flip(0) for sizes in read(network, n_context))
-    )
-
-
-def _training_tasks(draw: Any) -> Any:
-    """Fresh tasks that are the 2048 that the first seed was trained on."""
-
-    def seen(self: Any, family: Any, tasks: int, name: str) -> Any:
-        if name != "eval":
-            return draw(self, family, tasks, name)
-        return dataclasses.replace(family, pool=2048).seeded(self.seed).sample(2048, self.stream(name))
-
-    return seen
-
-
 def _as_given(centred: Any) -> Any:
     return lambda self, context, xq: context
 
@@ -121,7 +92,6 @@ def _as_given(centred: Any) -> Any:
 HALF_STEP = Mutation("gradient descent takes half its step", _DESCENT, _scaled_steps(0.5))
 TWICE_STEP = Mutation("gradient descent takes twice its step", _DESCENT, _scaled_steps(2.0))
 FLIPPED_GAMMA = Mutation("gamma has the wrong sign", _DESCENT, _flipped)
-UNCLIPPED = Mutation("tokens of the reference are not clipped", _DESCENT, _unclipped)
 POOR_OPTIMUM = Mutation("GD++ is tuned to a poor local optimum", "mesascope.learners:tune_spectral", _without_gamma)
 FIRST_END = Mutation(
     "interpolation returns its first end", "mesascope.lenses:interpolate",
@@ -133,16 +103,6 @@ SHIFTED_TARGETS = Mutation(
 )
 OTHER_QUERIES = Mutation("sensitivities are taken at another query", "mesascope.lenses.access:sensitivities",
                          _at_other_queries)  # fmt: skip
-OTHER_LENGTH = Mutation(
-    "step sizes are read for twice as many pairs", "mesascope.lenses:step_sizes",
-    lambda read: lambda network, n_context: read(network, 2 * n_context),
-)  # fmt: skip
-REVERSED_SIZES = Mutation(
-    "step sizes are read from the last layer to the first", "mesascope.lenses:step_sizes", _reversed_sizes
-)
 NOT_CENTRED = Mutation(
     "the inputs of centred descent are not centred", "mesascope.learners.transformed:Centred._centred", _as_given
-)
-TRAINING_TASKS = Mutation(
-    "fresh tasks are those of the first seed's training", "mesascope.studies.lab:Lab.draw", _training_tasks
 )

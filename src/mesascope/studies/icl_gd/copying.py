@@ -18,7 +18,7 @@ import numpy as np
 
 from mesascope import learners, lenses, nets, study, tasks
 from mesascope.studies.common import converged, plan
-from mesascope.studies.icl_gd import bugs, regression, shared
+from mesascope.studies.icl_gd import regression, shared
 from mesascope.studies.icl_gd.regression import SecondTraining, watch_alignment
 from mesascope.study import Claim, Figure, Level, Line, Lines, Reading, Study, above, ours, printed, stage, two_sided
 
@@ -179,6 +179,4 @@ STUDY = Study(
         "which no seed left the plateau in time.",
         shared.AVERAGED,
     ),
-    mutations=(bugs.HALF_STEP, bugs.TWICE_STEP, bugs.SHIFTED_TARGETS),
-    mutated={"tasks": 5000, "sweep_tasks": 200},
 )  # fmt: skip

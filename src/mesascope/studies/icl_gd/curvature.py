@@ -16,7 +16,7 @@ import numpy as np
 
 from mesascope import learners, study
 from mesascope.studies.common import converged, plan, watch_loss
-from mesascope.studies.icl_gd import bugs, regression, shared
+from mesascope.studies.icl_gd import regression, shared
 from mesascope.study import Arrays, Bound, Claim, Estimates, Line, Lines, Reported, above, below, derived, ours, printed
 
 SIZES = (10, 25, 50, 100)
@@ -268,14 +268,6 @@ SPECTRA = study.Figure(
     claims=(*OF_SPECTRA, *OF_GAMMA, *OF_MEDIANS),
 )  # fmt: skip
 
-MUTATIONS = (
-    study.Mutation("eigenvalues are those of X X^T / N", f"{__name__}:_draws",
-             lambda draws: lambda lab, settings, size, name: [one / size for one in draws(lab, settings, size, name)]),
-    study.Mutation("condition numbers are the smallest eigenvalue over the largest", f"{__name__}:condition_number",
-             lambda condition: lambda spectra: 1 / condition(spectra)),
-    bugs.POOR_OPTIMUM, bugs.FLIPPED_GAMMA, bugs.RAW_PRODUCTS,
-)  # fmt: skip
-
 STUDY = study.Study(
     name="curvature",
     source=f"{regression.PAPER}: Fig. 13",
@@ -298,5 +290,4 @@ STUDY = study.Study(
     ),
     figures=(SPECTRA,),
     deviations=(shared.AVERAGED,),
-    mutations=MUTATIONS, mutated={"tasks": 3000, "sweep_tasks": 200, "draws": 10},
 )  # fmt: skip

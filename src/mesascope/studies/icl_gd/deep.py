@@ -23,7 +23,7 @@ import numpy as np
 from mesascope import lenses, study
 from mesascope.evidence.numbers import nominal
 from mesascope.studies.common import converged, midpoint, midpoint_distances, midpoint_losses, plan
-from mesascope.studies.icl_gd import bugs, deep_networks, regression, shared
+from mesascope.studies.icl_gd import deep_networks, regression, shared
 from mesascope.studies.icl_gd.deep_networks import CLIP, LOOPED, SEPARATE, Deep, as_network
 from mesascope.studies.icl_gd.regression import SecondTraining, compare_midpoints, own_descent
 from mesascope.study import Claim, Figure, Line, Lines, Reading, Training, above, below, ours, printed, stage, two_sided
@@ -287,6 +287,4 @@ STUDY = study.Study(
         "GD++ is tuned by L-BFGS, from 50,000 spectra or on 5,000 tasks, in place of 30,000 steps of Adam.",
         "The network with the authors' settings has one seed, and no claim rests on it.",
     ),
-    mutations=(bugs.UNCLIPPED, bugs.REVERSED_SIZES, bugs.FIRST_END, bugs.RAW_PRODUCTS),
-    mutated={"tasks": 3000, "sweep_tasks": 200, "tune_tasks": 200},
 )  # fmt: skip

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from mesascope import study
 from mesascope.studies.common import converged, plan
-from mesascope.studies.icl_gd import bugs, regression, shared
+from mesascope.studies.icl_gd import regression, shared
 from mesascope.studies.icl_gd.regression import SecondTraining
 from mesascope.study import Claim, Count, Study, above, below, printed, stage, two_sided
 
@@ -88,6 +88,4 @@ STUDY = Study(
         "Networks start from weights of larger variance, 0.2 in place of 0.002.",
         "GD++ is tuned by L-BFGS on 2,000 tasks in place of 30,000 steps of Adam on fresh ones.",
     ),
-    mutations=(bugs.HALF_STEP, bugs.OTHER_QUERIES, bugs.UNCLIPPED),
-    mutated={"tasks": 3000, "sweep_tasks": 200},
 )  # fmt: skip

@@ -19,7 +19,7 @@ import numpy as np
 
 from mesascope import constructions, lenses, study
 from mesascope.studies.common import converged, plan, watch_loss
-from mesascope.studies.icl_gd import bugs, regression, shared
+from mesascope.studies.icl_gd import regression, shared
 from mesascope.studies.icl_gd.regression import Regression
 from mesascope.study import Bound, Claim, Level, Line, Lines, Reading, StageReading, Study, above, below, printed, stage
 
@@ -162,6 +162,4 @@ STUDY = Study(
         "Ten seeds train, each on a set of tasks of its own: these sets differ too much for five to decide.",
         shared.AVERAGED,
     ),
-    mutations=(bugs.HALF_STEP, bugs.TRAINING_TASKS, bugs.SHIFTED_TARGETS),
-    mutated={"tasks": 8000, "sweep_tasks": 500, "seeds": 8},
 )  # fmt: skip

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from mesascope import learners, study
 from mesascope.studies.common import converged, plan
-from mesascope.studies.icl_gd import bugs, regression, shared
+from mesascope.studies.icl_gd import regression, shared
 from mesascope.studies.icl_gd.regression import SecondTraining, contrast, network
 from mesascope.study import Bound, Claim, Reading, StageReading, Study, above, below, printed, stage
 
@@ -131,6 +131,4 @@ STUDY = Study(
         shared.AVERAGED,
         "Two layers without LayerNorm, a control of ours, train for 5,000 steps.",
     ),
-    mutations=(bugs.HALF_STEP, bugs.OTHER_QUERIES, bugs.POOR_OPTIMUM, bugs.SHIFTED_TARGETS),
-    mutated={"tasks": 8000, "sweep_tasks": 500, "tune_tasks": 5000},
 )  # fmt: skip

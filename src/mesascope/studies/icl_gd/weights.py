@@ -16,7 +16,7 @@ import numpy as np
 
 from mesascope import constructions, learners, lenses, study
 from mesascope.studies.common import converged, plan
-from mesascope.studies.icl_gd import bugs, regression, shared
+from mesascope.studies.icl_gd import regression, shared
 from mesascope.studies.icl_gd.regression import SecondTraining
 from mesascope.studies.icl_gd.softmax import Softmax
 from mesascope.study import Claim, Figure, Matrices, Reported, Study, below, beside, printed, stage, two_sided
@@ -152,6 +152,4 @@ STUDY = Study(
         shared.AVERAGED,
         "Three looped layers train with gradients clipped at 0.001 in place of 10.",
     ),
-    mutations=(bugs.RAW_PRODUCTS, bugs.OTHER_LENGTH, bugs.FLIPPED_GAMMA, bugs.POOR_OPTIMUM),
-    mutated={"tasks": 8000, "sweep_tasks": 300},
 )  # fmt: skip
