@@ -3,8 +3,8 @@
 A bug is planted while a study measures networks that were trained without it, or trains them anew, at the smallest
 settings that decide its claims (`Study.mutated`). A claim turns if it holds without the bug and does not with it.
 Beside the bugs that a study declares, three are planted in each study that trains: equal seeds, untrained networks, and
-results of another run. Prints a table; without names, writes it to docs/mutations.md. Exits with 1 if a bug turns no
-claim.
+results of another run. Prints a table, and writes the rows of these studies to docs/mutations.md. Exits with 1 if a bug
+turns no claim.
 """
 
 from __future__ import annotations
@@ -109,7 +109,8 @@ def rows_of(study: Any, root: Path) -> Iterator[tuple[str, list[str]]]:
 def main() -> int:
     keep_freed_memory()
     rows: list[tuple[str, str, list[str]]] = []
-    for name, study in records.registered("study").items():
+    known = records.registered("study")
+    for name, study in known.items():
         if not study.mutations or (sys.argv[1:] and name not in sys.argv[1:]):
             continue
         start = time.monotonic()
@@ -117,11 +118,15 @@ def main() -> int:
             rows.append((bug, name, claims))
             print(f"  {bug}: {', '.join(claims) or 'NOTHING'} ({time.monotonic() - start:.0f} s)", flush=True)
             start = time.monotonic()
+    path = Path(__file__).parent.parent / "docs" / "mutations.md"
+    former = [tuple(line[2:-2].split(" | ")) for line in path.read_text().splitlines() if line.startswith("| ")]
+    done = {name for _, name, _ in rows}
+    kept = [row for row in former[1:] if row[1] in known and known[row[1]].mutations and row[1] not in done]
+    found = kept + [(bug, name, ", ".join(claims) or "**none**") for bug, name, claims in rows]
     page = ["# Bugs and the claims they turn", "", ABOUT, ""]
     page += ["| bug | study | claims that no longer hold |", "|---|---|---|"]
-    page += [f"| {bug} | {study} | {', '.join(claims) or '**none**'} |" for bug, study, claims in rows]
-    if not sys.argv[1:]:
-        Path(__file__).parent.parent.joinpath("docs", "mutations.md").write_text("\n".join(page) + "\n")
+    page += [f"| {' | '.join(row)} |" for row in sorted(found, key=lambda row: list(known).index(row[1]))]
+    path.write_text("\n".join(page) + "\n")
     print("\n".join(page))
     return int(any(not claims for _, _, claims in rows))
 
