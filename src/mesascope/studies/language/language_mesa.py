@@ -251,13 +251,12 @@ def _in_bits(losses: Callable[..., dict[str, list[Any]]]) -> Any:
     return wrong
 
 
-def _of_inputs(losses: Callable[..., Any]) -> Any:
-    """Losses on the tokens that a network has just read."""
-    return lambda model, windows: model(windows[..., :-1], targets=windows[..., :-1])
+def _unnormalised(read: Callable[..., Any]) -> Any:
+    return lambda self, tokens: tokens @ self.embedding.weight.mT
 
 
 def _summed(by_block: Callable[[Any], Any]) -> Any:
-    return lambda rows: by_block(rows) * len(rows) / min(measuring.BLOCKS, len(rows))
+    return lambda rows: by_block(rows) * len(rows)
 
 
 STUDY = Study(
@@ -368,11 +367,11 @@ STUDY = Study(
     ),
     mutations=(
         Mutation("losses are in bits", "mesascope.studies.language.measuring:token_losses", _in_bits),
-        Mutation("losses are of the tokens just read", "mesascope.language.losses:losses_of", _of_inputs),
+        Mutation("tokens are not normalised before logits", "mesascope.nets:LanguageModel._read", _unnormalised),
         Mutation("losses are sums over windows", "mesascope.studies.language.measuring:_by_block", _summed),
     ),
     mutated={
         "training": Training(30, 4, learning_rate=2e-2, schedule="cosine", clip=1.0, optimizer="adamw"),
-        "context": 64, "windows": 128, "watch_windows": 2,
+        "context": 64, "windows": 32, "watch_windows": 2,
     },
 )  # fmt: skip
