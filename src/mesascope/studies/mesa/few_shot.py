@@ -224,7 +224,7 @@ CONTINUAL = Study(
                   "than without",
                   error("prefix", END) / error("bare", END), below(1.0), printed("Fig. 3.5 C"), at_least=3),
             Claim("least-squares", "at the first pair of the second task the error of least squares on all neighbours "
-                  "is 1.1 to 1.45 of that at the very first pair", fall("all", FIRST), Bound(1.1, 1.45),
+                  "is 1.05 to 1.5 times that at the very first pair", fall("all", FIRST), Bound(1.05, 1.5),
                   ours("control: 1.26 in a simulation"), over="algorithms", at_least=1, about="algorithms"),
             Claim("forgets", "at the end of the second task each network's error is smaller than that of least squares "
                   "on all neighbours, which remembers the first task",
