@@ -14,7 +14,7 @@ from mesascope import lenses, study
 from mesascope.studies.common import converged, midpoint_distances
 from mesascope.studies.mesa import bugs, dynamics
 from mesascope.studies.mesa.dynamics import adamw_plan, each_with_each, joined
-from mesascope.study import Claim, Figure, Mutation, Study, Training, above, below, ours, printed, stage, two_sided
+from mesascope.study import Claim, Figure, Study, Training, above, below, ours, printed, stage, two_sided
 
 DEPTHS = {"two": 2, "four": 4, "six": 6}
 TARGETS = {"next": "next element", "preconditioned": "preconditioned input"}
@@ -150,11 +150,9 @@ STUDY = Study(
     ),
     mutations=(
         bugs.FORGETTING, bugs.ONE_LATER, bugs.PROBES_IN_SAMPLE,
-        Mutation("interpolation returns the network", "mesascope.lenses.reverse:ReverseEngineered.between",
-                 lambda between: lambda self, t: between(self, 0.0)),
     ),
     mutated={
-        "training": adamw_plan(60, 1e-2, batch=8, clip=0.1), "shallow": adamw_plan(60, 1e-2, batch=8, clip=0.1),
+        "training": adamw_plan(90, 3e-3, batch=8, clip=0.1), "shallow": adamw_plan(90, 3e-3, batch=8, clip=0.1),
         "tasks": 600, "tune_tasks": 50, "watch_tasks": 50, "probe_tasks": 200,
     },
 )  # fmt: skip
