@@ -19,7 +19,7 @@ class Verdicts(Table):
 
     >>> Verdicts([{"id": "same", "value": 1.01, "low": 0.98, "high": 1.04, "bound": "< 1.02", "verdict": "undecided"}])
     claim  measured, with its interval at 99 %  bound   verdict
-    same   1.010 [0.980, 1.040]                   < 1.02  undecided
+    same   1.010 [0.980, 1.040]                 < 1.02  undecided
     """
 
     def __repr__(self) -> str:
