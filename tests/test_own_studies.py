@@ -20,7 +20,7 @@ from mesascope.reports import Figure, Line, Lines
 from mesascope.runs import find_runs, open_run
 from mesascope.studies import ledger_rows, new_run, resume_run, run_study
 from mesascope.studies.lab import by_seed
-from mesascope.study import Study, load_study
+from mesascope.study import Mutation, Study, load_study
 from mesascope.training import EnsembleState
 
 
@@ -219,3 +219,14 @@ def test_a_stage_keeps_numbers_alone(unchecked):
         by_seed({"errors": np.array([ufloat(1.0, 0.1)])})
     with pytest.raises(ArgumentTypeError, match=r"what a stage computes must be of type Mapping, but is None"):
         by_seed(None)
+
+
+def test_a_bug_is_planted_for_a_while_and_leaves_no_trace():
+    """On a method that the class inherits, too."""
+    from mesascope.learners import GradientDescent
+
+    own = dict(vars(GradientDescent))
+    bug = Mutation("no answer", "mesascope.learners:GradientDescent.forward", lambda forward: lambda *arguments: None)
+    with bug.planted():
+        assert GradientDescent(1, 1.0).forward(None, None) is None
+    assert dict(vars(GradientDescent)) == own

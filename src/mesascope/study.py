@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import functools
-import importlib
 import inspect
+import pkgutil
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -71,15 +70,14 @@ class Mutation:
     @contextlib.contextmanager
     def planted(self) -> Iterator[None]:
         """Replace the target within this context."""
+        from unittest import mock
+
         module, _, names = self.target.partition(":")
-        *path, name = names.split(".")
-        holder = functools.reduce(getattr, path, importlib.import_module(module))
-        sound = inspect.getattr_static(holder, name)
-        setattr(holder, name, self.wrong(sound))
-        try:
+        path, _, name = names.rpartition(".")
+        holder = pkgutil.resolve_name(f"{module}:{path}")
+        getattr(holder, name)  # lazy packages import their functions now
+        with mock.patch.object(holder, name, self.wrong(inspect.getattr_static(holder, name))):
             yield
-        finally:
-            setattr(holder, name, sound)
 
 
 @dataclass(frozen=True)

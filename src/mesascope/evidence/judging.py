@@ -74,11 +74,9 @@ def judge(
         read = _read(claim, results)
         n = min(len(sample.values) for sample in read)
         verdict, value, among, error = _decide(claim, preset, read)
-        why = (
-            f"its interval crosses the bound, {_needed(claim, bound, value, read[0].values.shape)}"
-            if verdict == "undecided"
-            else ""
-        )
+        why = ""
+        if verdict == "undecided":
+            why = f"its interval crosses the bound, {_needed(claim, bound, value, read[0].values.shape)}"
         broken = [name for name, record in (premises or {}).items() if record["verdict"] != "holds"]
         if broken:
             said = _said(premises[broken[0]]["verdict"])  # type: ignore[index]
