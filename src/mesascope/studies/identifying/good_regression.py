@@ -15,7 +15,7 @@ import numpy as np
 
 from mesascope import constructions, identification, learners, study, tasks
 from mesascope.studies.icl_gd import bugs
-from mesascope.studies.identifying.regressors import drawn, marks
+from mesascope.studies.identifying.regressors import LEAK, drawn, leaking, marks
 from mesascope.study import (
     Arrays,
     Claim,
@@ -111,19 +111,6 @@ def _distances(r: Any) -> list[Line | Level]:
     return [*marks(dict(zip(RIVALS, rivals(r)["distance"].T, strict=True))), Level(0.01, "limit", "1 %")]
 
 
-def _leaking(draw: Any) -> Any:
-    """Contexts whose last pair is the query with its target."""
-
-    def wrong(*arguments: Any) -> tasks.Episode:
-        import torch
-
-        (x, y), xq, yq = draw(*arguments)
-        found = (torch.cat([rest[:, :-1], one], 1) for rest, one in ((x, xq), (y, yq)))
-        return tasks.Episode(tasks.Context(*found), xq, yq)
-
-    return wrong
-
-
 _HERE = "mesascope.studies.identifying.good_regression"
 
 STUDY = Study(
@@ -167,7 +154,7 @@ STUDY = Study(
     ),
     mutations=(
         bugs.HALF_STEP, bugs.SHIFTED_TARGETS,
-        Mutation("the query is in its context with its target", f"{_HERE}:drawn", _leaking),
+        Mutation(LEAK, f"{_HERE}:drawn", leaking),
         Mutation("all sets of tasks are equal", f"{_HERE}:drawn",
                  lambda draw: lambda family, count, seed, name: draw(family, count, 0, name)),
         Mutation("candidates are compared on the family's own tasks alone",
