@@ -187,9 +187,10 @@ def _costs(r: Any, name: str, other: str) -> np.ndarray:
     return _pooled(own - than)
 
 
-def _below_mean(r: Any) -> np.ndarray:
-    """By model, mean error of predicting the mean of labels less its own, with the standard error over tasks."""
-    return np.concatenate([_pooled(one) for one in (_answered(r, "mean") - _answered(r, MODEL))[:, -1]])
+def _nearer_to_own(r: Any) -> np.ndarray:
+    """By model, mean distance of answers from the labels of the next task less that from their own."""
+    own, label = r["errors"][MODEL][:, -1].astype(float), r["errors"]["label"][:, -1]
+    return np.concatenate([_pooled(one) for one in np.abs(own + label - np.roll(label, -1, 1)) - np.abs(own)])
 
 
 def _zeros(r: Any) -> np.ndarray:
@@ -268,7 +269,7 @@ def _first_seed(by_task: Any) -> Any:
     def wrong(*arguments: Any) -> Arrays:
         found = by_task(*arguments)
         return Arrays({name: np.repeat(one[:1], len(one), 0) for name, one in found.items()},
-                      **dict.fromkeys(found, arguments[3]))  # fmt: skip
+                      **dict.fromkeys(found, str(arguments[3])))  # fmt: skip
 
     return wrong
 
@@ -290,15 +291,16 @@ STUDY = Study(
         _control("bayes-error", "the error of ridge regression with the true noise on exact numbers is half to one and "
                  "a half times the posterior mean's", "error of ridge on exact numbers / of the posterior mean",
                  _over_bayes, study.two_sided(0.5), "tasks are those of the family"),
-        _control("neighbour-errs", "the nearest neighbour's error is larger than that of ridge regression",
-                 "error of nearest neighbour less that of ridge regression",
-                 lambda r: _costs(r, "neighbour", "bayes"), above(0.0), "queries are in no context"),
+        _control("repeats-err", "the errors of repeating the last label and of the nearest neighbour are larger than "
+                 "that of ridge regression", "error of last label, of nearest neighbour, less that of ridge regression",
+                 lambda r: np.stack([_costs(r, name, "bayes") for name in ("last", "neighbour")], 1), above(0.0),
+                 "queries are in no context"),
         _control("rounding-costs", "rounding to one decimal raises the error of ridge regression", "error of ridge on "
                  "rounded numbers less that on exact ones", lambda r: _costs(r, "bayes", "unrounded"), above(0.0),
                  "regressors read what models read"),
-        _control("below-mean", "each language model's error is smaller than that of the mean of labels", "error of the "
-                 "mean of labels less that of language model", _below_mean, above(0.0), "answers are to their prompts",
-                 over="seeds", at_least=3),
+        _control("own-labels", "answers of each language model are nearer to their own labels than to those of the next "
+                 "task", "distance from labels of the next task less that from their own", _nearer_to_own, above(0.0),
+                 "answers are to their prompts", over="seeds", at_least=3),
         _control("no-zeros", "fewer than 0.5 % of answers are exactly 0, where they are means over numbers",
                  "share of answers that are 0", _zeros, below(0.005), "a missing answer is none, never 0",
                  quantifier="exact", exact_because="answers to given prompts are counted", over="seeds", at_least=3),
@@ -365,7 +367,7 @@ STUDY = Study(
         Mutation("all seeds are equal", "mesascope.studies.identifying.llm_regression:_by_task", _first_seed),
     ),
     mutated={
-        "training": plan(120, 3e-3, batch=16, **USUAL), "layers": 2, "tasks": 100, "slow_tasks": 3,
+        "training": plan(150, 1e-2, batch=16, **USUAL), "layers": 2, "tasks": 100, "slow_tasks": 3,
         "identify_tasks": 8, "identify_seeds": 1,
     },
 )  # fmt: skip
