@@ -298,9 +298,9 @@ STUDY = Study(
         _control("rounding-costs", "rounding to one decimal raises the error of ridge regression", "error of ridge on "
                  "rounded numbers less that on exact ones", lambda r: _costs(r, "bayes", "unrounded"), above(0.0),
                  "regressors read what models read"),
-        _control("own-labels", "answers of each language model are nearer to their own labels than to those of the next "
-                 "task", "distance from labels of the next task less that from their own", _nearer_to_own, above(0.0),
-                 "answers are to their prompts", over="seeds", at_least=3),
+        _control("own-labels", "answers of each language model are nearer to their own labels than to those of the "
+                 "next task", "distance from labels of the next task less that from their own", _nearer_to_own,
+                 above(0.0), "answers are to their prompts", over="seeds", at_least=3),
         _control("no-zeros", "fewer than 0.5 % of answers are exactly 0, where they are means over numbers",
                  "share of answers that are 0", _zeros, below(0.005), "a missing answer is none, never 0",
                  quantifier="exact", exact_because="answers to given prompts are counted", over="seeds", at_least=3),
