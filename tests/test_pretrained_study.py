@@ -2,6 +2,7 @@
 
 import importlib.util
 import math
+import re
 import sys
 from types import SimpleNamespace
 
@@ -9,11 +10,13 @@ import numpy as np
 import pytest
 import torch
 
-from mesascope.adapters import parse_number
+from mesascope.adapters import LocalModel, parse_number
 from mesascope.errors import ArgumentError, MesascopeError
+from mesascope.evidence import Arrays, judge_all
 from mesascope.measurement import Measurement
 from mesascope.records import registered
 from mesascope.streams import stream
+from mesascope.studies import Lab, new_run
 from mesascope.studies.identifying import language_models, pretrained
 from mesascope.studies.identifying.pretrained import COUNTS, PROBLEMS, PretrainedModel
 
@@ -130,3 +133,61 @@ def test_smollm_answers_with_numbers():
     assert model.model.dtype == torch.float32
     answers = model([f"1.0 -> 2.0\n2.0 -> 4.0\n4.0 -> 8.0\n{x} ->" for x in ("5.0", "3.0")])
     assert all(math.isfinite(parse_number(answer)) for answer in answers)
+
+
+class StandIn(LocalModel):
+    """Repeats the label of an input equal to the query's, but for the first two, or of the nearest of the last ten."""
+
+    def __init__(self, silent=False):
+        self.silent = silent
+
+    def __call__(self, prompts):
+        return ["Output" if self.silent else self.answer(prompt) for prompt in prompts]
+
+    def answer(self, prompt):
+        numbers = [float(number) for number in re.findall(r"(?:Feature 0|Output): (-?[0-9.]+)", prompt)]
+        query, x, y = numbers[-1], np.array(numbers[:-1:2]), np.array(numbers[1:-1:2])
+        same, last = np.flatnonzero(x[2:] == query) + 2, np.arange(len(x))[-10:]
+        return f"{y[same[-1] if len(same) else last[np.abs(x[last] - query).argmin()]]:.1f}"
+
+
+def overlaps(model, task, generator):
+    """Those of a model that descent brings half way to another order, and of one that it does not change."""
+    near = 0.1 * torch.rand((), generator=generator).item()
+    return {"order": [0.8 + near], "none": [0.2], "descent": [0.2 if model.silent else 0.4 + near / 2]}
+
+
+@pytest.fixture(scope="module")
+def stand_in():
+    """Measure the study with a stand-in for the model, and return verdicts by claim."""
+    patch = pytest.MonkeyPatch()
+    patch.setattr(language_models, "language_model", lambda place, device: StandIn())
+    patch.setattr(language_models, "with_random_weights", lambda model, seed: StandIn(silent=True))
+    patch.setattr(language_models, "overlaps", overlaps)
+    patch.setattr(pretrained, "_identified", lambda *given: Arrays({"named": [0.0]}, named="seed"))
+    settings = PretrainedModel(tasks=6, seeds=8)
+
+    def verdicts(folder):
+        run = new_run(STUDY, "small", settings, out=folder)
+        STUDY.measure(Lab(run, settings.seeds), settings)
+        return {record["id"]: record["verdict"] for record in judge_all(STUDY.claims, "small", run.results)}
+
+    yield verdicts
+    patch.undo()
+
+
+def test_each_planted_bug_turns_a_claim(stand_in, tmp_path):
+    before = stand_in(tmp_path / "sound")
+    turned = {}
+    for index, mutation in enumerate(pretrained.MUTATIONS):
+        with mutation.planted():
+            after = stand_in(tmp_path / str(index))
+        turned[mutation.bug] = {name for name, verdict in before.items() if verdict == "holds" != after[name]}
+    assert turned == {
+        "targets are shifted against inputs": {"learns-in-context", "beyond-last-label", "below-ridge"},
+        "the query is in its context with its target": {"below-ridge", "order-matters"},
+        "queries of copying are in no context": {"finds-its-pair"},
+        "pairs keep their order": {"order-matters"},
+        "answers without a number are read as 0": {"untrained"},
+        "ridge regression predicts the mean of labels": {"below-ridge"},
+    }

@@ -15,9 +15,24 @@ from typing import Any
 import numpy as np
 
 from mesascope import lenses, study
+from mesascope.evidence.numbers import nominal
 from mesascope.studies.common import converged, watch_loss
-from mesascope.studies.icl_gd import regression, shared
-from mesascope.study import Claim, Figure, Level, Line, Lines, Reading, Study, Training, above, below, printed, stage
+from mesascope.studies.icl_gd import bugs, regression, shared
+from mesascope.study import (
+    Claim,
+    Figure,
+    Level,
+    Line,
+    Lines,
+    Mutation,
+    Reading,
+    Study,
+    Training,
+    above,
+    below,
+    printed,
+    stage,
+)
 
 HEADS = {"one-head": 1, "two-heads": 2}
 THRESHOLD = 0.25
@@ -144,6 +159,23 @@ def _reached(r: Any) -> np.ndarray:
     return np.concatenate([r["losses"].ratio("one-head", "gd")[arrived], r["losses"].ratio("two-heads", "gd")])
 
 
+def _margins(r: Any) -> np.ndarray:
+    """Of each seed of both kinds, by how much losses before its crossing are above 0.25, and that at it below."""
+    rows = []
+    for name in HEADS:
+        step, loss, crossing = r[name]["step"], r[name]["mse"] / 2, r[f"{name}-crossing"]["step"][:, None]
+        before = np.where(step < np.nan_to_num(crossing, nan=np.inf), loss, 1.0).min(axis=1)
+        rows.append([before - 0.25, 0.25 - np.where(step == crossing, loss, 0.0).max(axis=1)])
+    return np.concatenate(rows, axis=1).T
+
+
+def _of_curves(r: Any) -> np.ndarray:
+    """Loss of each layer over gradient descent's, over the same at the end of its curve, ``(seeds, kinds)``."""
+    fresh = [nominal(r["losses"].ratio(name, "gd"))[:, 0] for name in HEADS]
+    ends = [r[name]["mse"][:, -1] / r[name]["gd mse"][:, -1] for name in HEADS]
+    return (np.stack(fresh) / np.stack(ends)).T
+
+
 # Claims about the steps at which layers of one head and of two leave their plateau, and about blocks.
 _over_heads = partial(Claim, quantifier="bootstrap", at_least=10)
 _of_blocks = partial(Claim, quantifier="median", premises=("block-learns",))
@@ -234,6 +266,31 @@ GROKKING = Figure(
     ),
 )  # fmt: skip
 
+
+def _unhalved(crossing: Any) -> Any:
+    return lambda curves: crossing({"step": curves["step"], "mse": 2 * curves["mse"]})
+
+
+def _exchanged(sweep: Any) -> Any:
+    """Layers of two heads in place of those of one, and the reverse."""
+    turned = dict(zip(HEADS, reversed(HEADS), strict=True))
+    return lambda groups, *rest, **options: sweep(
+        {name: groups[turned.get(name, name)] for name in groups}, *rest, **options
+    )
+
+
+def _own_for_fresh(watch: Any) -> Any:
+    """Losses of blocks on their own tasks in place of fresh ones, and the reverse."""
+
+    def wrong(**episodes: Any) -> Any:
+        names = list(episodes)
+        return watch(**dict(zip(reversed(names), episodes.values(), strict=True)))
+
+    return wrong
+
+
+_HERE = "mesascope.studies.icl_gd.phase_transitions"
+
 STUDY = Study(
     name="phase-transitions",
     source=f"{regression.PAPER}: Fig. 15",
@@ -249,6 +306,15 @@ STUDY = Study(
     claims=(
         *(converged(name, id=f"{name}-converged", at_least=10, each=False) for name in HEADS),
         shared.as_predicted(("gd",)),
+        Claim("crossings", "control: each loss is 0.25 or more before the step at which it falls below 0.25, and less "
+              "at it", Reading("loss before the crossing - 0.25; 0.25 - loss at it", _margins), above(0.0),
+              study.ours("control: crossings are read off the curves"), quantifier="exact", at_least=10,
+              exact_because="they are read off the same curves", premises=(), about="algorithms"),
+        Claim("networks-of-curves", "control: the loss of layers is within 5 % of that at the end of their curves, "
+              "both over gradient descent's on the same tasks",
+              Reading("loss over gradient descent's, on fresh tasks / at the end of the curve", _of_curves),
+              study.two_sided(0.05), study.ours("control: each curve is that of its network"), quantifier="median",
+              premises=(), about="algorithms"),
     ),
     figures=(TRANSITIONS, ARRIVALS, GROKKING),
     deviations=(
@@ -256,4 +322,15 @@ STUDY = Study(
         "The paper does not give the block's settings: the width of its MLP, its initial scale and learning rate "
         "were searched for those that grok most.",
     ),
+    mutations=(
+        bugs.HALF_STEP,
+        Mutation("losses are not halved before the threshold", f"{_HERE}:_crossing", _unhalved),
+        Mutation("layers of one head and of two are exchanged", "mesascope.lenses:sweep", _exchanged),
+        Mutation("blocks' own tasks and fresh tasks are exchanged", f"{_HERE}:watch_loss", _own_for_fresh, anew=True),
+    ),
+    mutated={
+        "training": Training(100, 128, 1e-2, "constant", clip=0.001, evaluate_every=10), "init_scale": 0.01,
+        "tasks": 20_000, "sweep_tasks": 10_000, "tune_tasks": 3000,
+        "block": Block(Training(80, 256, 2e-2, "constant", evaluate_every=10), tasks=200),
+    },
 )  # fmt: skip

@@ -13,17 +13,34 @@ The MLP has biases, as in the authors' code: without them, features vanish at x 
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
 
 from mesascope import constructions, learners, lenses, nets, study, tasks
 from mesascope.studies.common import converged, plan, watch_loss
-from mesascope.studies.icl_gd import shared
+from mesascope.studies.icl_gd import bugs, shared
 from mesascope.studies.icl_gd.regression import PAPER, Several
-from mesascope.study import Claim, Figure, Line, Lines, Positive, Study, Training, above, below, ours, printed, stage
+from mesascope.study import (
+    Claim,
+    Figure,
+    Line,
+    Lines,
+    Mutation,
+    Positive,
+    Study,
+    Training,
+    above,
+    below,
+    ours,
+    printed,
+    stage,
+)
 
 WIDTH, MLP, SHOWN = 40, 4, 3
+# Mean squares of targets where amplitude and phase are drawn apart, and from one number.
+SQUARES = 4.2517, 0.05189
 PREMISES = ("converged", "control-learns")
 
 GROUPS = {
@@ -157,6 +174,13 @@ def _task(index: int) -> Lines:
     return Lines(f"task {index + 1}", "x", "y", [*found, true, context])
 
 
+def _from_waves(r: Any) -> np.ndarray:
+    """Largest distance of each shown task's labels from its wave, between whose values lines are drawn."""
+    shown = r["functions"]
+    pairs = zip(shown["context x"], shown["context y"], shown["true"], strict=True)
+    return np.array([np.abs(np.interp(x, shown["x"], wave) - y).max() for x, y, wave in pairs])
+
+
 TRAINING = Figure(
     "training", "Losses on held-out tasks while training; line and band: mean and range over seeds. Paper: "
     "Fig. 4.", (
@@ -172,6 +196,23 @@ TRAINING = Figure(
     ), columns=2, claims=(
         Claim("control-learns", "the control's loss is less than half of that of predicting zero",
               main.ratio("control", "zero"), below(0.5), printed("Fig. 4 centre")),
+        Claim("targets", "control: the loss of predicting zero is within 10 % of the mean square of targets, of both "
+              "families",
+              study.beside([main["mse", "zero"] / SQUARES[0], tied["mse", "zero"] / SQUARES[1]],
+                           "loss of predicting zero / mean square of targets, each family"), study.two_sided(0.1),
+              study.derived("control: moments of amplitudes and phases"), premises=(), at_least=1, over="algorithms",
+              about="algorithms"),
+        Claim("starts-at-control", "control: transformers from the controls' weights begin at their losses",
+              stage("from-control")["mse"].at((..., 0), "of transformers at the first step")
+              / stage("control")["mse"].at((..., -1), "of controls at the last"), study.two_sided(0.001),
+              ours("control: a transformer can represent the control"), quantifier="exact",
+              exact_because="the same function has the same loss", premises=(), about="algorithms"),
+        Claim("networks-of-curves", "control: the loss of transformers over that of controls is within 10 % of that at "
+              "the end of their curves",
+              main.ratio("trained", "control")
+              / (stage("transformer")["mse"] / stage("control")["mse"]).at((..., -1), "at the end"),
+              study.two_sided(0.1), ours("control: each curve is that of its network"), premises=(),
+              about="algorithms"),
         Claim("learns", "the transformer's loss is less than half of that of predicting zero",
               main.ratio("trained", "zero"), below(0.5), printed("Fig. 4 centre"), premises=("converged",)),
         Claim("loss-matches", "each transformer's loss is within 5 % of that of the control of the same initial "
@@ -206,12 +247,36 @@ FUNCTIONS = Figure(
         Claim("sensitivity-sign", "the derivatives of the transformer's and the control's predictions by the query "
               "have a mean cosine above 0.95", main["cosine", "trained", "control"], above(0.95),
               printed("Fig. 4 right"), premises=(*PREMISES, "derivatives")),
+        Claim("waves", "control: labels of the tasks shown lie within 0.01 of their waves",
+              study.Reading("largest distance of labels from the wave", _from_waves), below(0.01),
+              ours("control: inputs have their own targets"), quantifier="exact", at_least=SHOWN, premises=(),
+              exact_because="labels have no noise", over="contexts", about="algorithms"),
         Claim("initial-functions", "before the context is used, the transformer's predictions differ from the "
               "control's by less than half of their size on average",
               initial["difference", "trained"] / initial["size", "control"], below(0.5), printed("Fig. 4 left"),
               measures="mean |trained - control| / mean |control|, predictions before any step"),
     ),
 )  # fmt: skip
+
+
+def _of_authors(sample: Any) -> Any:
+    """Amplitudes of the authors' code for both families."""
+    return lambda self, *drawn: sample(dataclasses.replace(self, amplitude=(0.1, 0.5)), *drawn)
+
+
+def _of_next_seed(train: Any) -> Any:
+    """Networks that start from others begin at those of the next seed."""
+
+    def wrong(*arguments: Any, start: Any = None, **options: Any) -> Any:
+        turned = start and (start[0], [*start[1][1:], *start[1][:1]])
+        return train(*arguments, start=turned, **options)
+
+    return wrong
+
+
+def _first_seed(measured: Any) -> Any:
+    return lambda groups, *rest: measured({name: one[:1] * len(one) for name, one in groups.items()}, *rest)
+
 
 STUDY = Study(
     name="sine",
@@ -246,4 +311,19 @@ STUDY = Study(
         "The control trains at a learning rate of 1e-3, where the authors' code has 3e-4.",
         shared.AVERAGED,
     ),
+    mutations=(
+        bugs.OTHER_QUERIES,
+        Mutation("amplitudes are those of the authors' code in both families", "mesascope.tasks:SineWaves.sample",
+                 _of_authors),
+        Mutation("targets are shifted against inputs", "mesascope.tasks:SineWaves.sample", bugs.SHIFTED_TARGETS.wrong),
+        Mutation("transformers start from the control of the next seed", "mesascope.studies.lab:Lab.train",
+                 _of_next_seed, anew=True),
+        Mutation("transformers start with half the control's step", "mesascope.constructions:gradient_descent",
+                 lambda build: lambda d_in, d_out, eta, *rest: build(d_in, d_out, eta / 2, *rest), anew=True),
+        Mutation("all seeds are equal", "mesascope.lenses:measure_learners", _first_seed),
+    ),
+    mutated={
+        **dict.fromkeys(("training", "control"), plan(40, 1e-2, batch=32, clip=100.0)),
+        "restart": plan(20, 1e-3, batch=32, clip=100.0), "tasks": 4000, "watch_tasks": 2000,
+    },
 )  # fmt: skip

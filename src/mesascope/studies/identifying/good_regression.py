@@ -14,8 +14,24 @@ from typing import Any
 import numpy as np
 
 from mesascope import constructions, identification, learners, study, tasks
-from mesascope.studies.identifying.regressors import drawn, marks
-from mesascope.study import Arrays, Claim, Count, Figure, Level, Line, Lines, Study, above, below, frozen, ours, stage
+from mesascope.studies.icl_gd import bugs
+from mesascope.studies.identifying.regressors import LEAK, drawn, leaking, marks
+from mesascope.study import (
+    Arrays,
+    Claim,
+    Count,
+    Figure,
+    Level,
+    Line,
+    Lines,
+    Mutation,
+    Study,
+    above,
+    below,
+    frozen,
+    ours,
+    stage,
+)
 
 BLOG = 'blog post "Interpreting In-Context Learning in Language Models" (2024)'
 N_CONTEXT, D_IN = 20, 5
@@ -24,6 +40,8 @@ RIVALS = ("ridge regression", "six Newton steps", "kernel ridge regression")
 # The candidates that stand for descent.
 DESCENTS = ("gradient-descent", "gradient-descent-plus-plus")
 ROUNDING = "both are computed on the same tasks in double precision"
+# Half the Bayes risk of the family, sigma^2 E[x^T (X^T X + sigma^2 I)^{-1} x] / 2, from a million contexts.
+OPTIMUM = 0.014748
 
 path = stage("path", apart="largest difference of predictions / their size", network="loss of the network")
 rivals = stage(
@@ -93,6 +111,8 @@ def _distances(r: Any) -> list[Line | Level]:
     return [*marks(dict(zip(RIVALS, rivals(r)["distance"].T, strict=True))), Level(0.01, "limit", "1 %")]
 
 
+_HERE = "mesascope.studies.identifying.good_regression"
+
 STUDY = Study(
     name="good-regression",
     source=BLOG,
@@ -124,8 +144,21 @@ STUDY = Study(
                   "all conditions",
                   rivals["distance"], below(0.01), study.derived(f"{BLOG}: conclusion, which suggests it"),
                   over="draws", premises=("as-good",), about="algorithms"),
+            Claim("optimum", "control: the loss of ridge regression is within 10 % of the Bayes risk",
+                  rivals["loss"].map(lambda loss: loss[:, 0] / OPTIMUM, "loss of ridge regression / Bayes risk"),
+                  study.two_sided(0.1), study.derived("control: the posterior mean of noisy linear tasks"),
+                  over="draws", about="algorithms"),
             Claim("told-apart", "each of these regressors differs from every descent by more than 1 % at the level of "
                   "an answer", rivals["low"], above(0.01), ours("identify"), over="draws", about="algorithms"),
         )),
     ),
+    mutations=(
+        bugs.HALF_STEP, bugs.SHIFTED_TARGETS,
+        Mutation(LEAK, f"{_HERE}:drawn", leaking),
+        Mutation("all sets of tasks are equal", f"{_HERE}:drawn",
+                 lambda draw: lambda family, count, seed, name: draw(family, count, 0, name)),
+        Mutation("candidates are compared on the family's own tasks alone",
+                 "mesascope.identification.conditions:CONDITIONS", lambda conditions: {}),
+    ),
+    mutated={"tasks": 3000, "budget": 250, "seeds": 8},
 )  # fmt: skip

@@ -8,6 +8,7 @@ takes their place with --model and --base-url.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -17,12 +18,29 @@ import numpy as np
 from mesascope import adapters, identification, study
 from mesascope.errors import refuse
 from mesascope.studies.common import converged, plan
+from mesascope.studies.icl_gd import bugs
 from mesascope.studies.identifying import regressors
 from mesascope.studies.identifying.calibration import budget
 from mesascope.studies.identifying.regressors import COUNTS, LABELS, MODEL, PAIRS, SHOWN, SLOW, family
-from mesascope.study import Arrays, Claim, Count, Figure, Line, Lines, Reading, Study, Training, above, below, ours
+from mesascope.study import (
+    Arrays,
+    Claim,
+    Count,
+    Figure,
+    Line,
+    Lines,
+    Mutation,
+    Reading,
+    Study,
+    Training,
+    above,
+    below,
+    ours,
+)
 
 PAPER = study.printed("Vacareanu et al., From Words to Numbers (COLM 2024)")
+# Mean absolute error of the posterior mean, with all pairs and exact numbers, on a million tasks.
+BAYES = 0.02748
 # From where on the regret's growth is fitted.
 GROWN = 4
 # Language models train in this way, but for lengths and rates.
@@ -39,6 +57,7 @@ class LanguageRegression:
     tasks: Count = 1000  # Tasks that errors are measured on, with each number of pairs.
     slow_tasks: Count = 300  # The first of these tasks, which forests and boosting are fitted to with all pairs.
     identify_tasks: Count = 100  # Tasks of each condition that `identify` asks for.
+    identify_seeds: Count = 8  # Language models that it is asked about.
     model: str = ""  # A model behind a server, in place of ones that are trained here.
     base_url: str = ""  # Address of the server.
 
@@ -57,7 +76,8 @@ def measure(lab: study.Lab, settings: LanguageRegression) -> None:
     by_pairs, whole = regressors.errors_by_pairs, regressors.errors_with_all
     lab.stage("errors", _by_task, asked, settings, by_pairs, "seed pairs task", settings.tasks)
     lab.stage("whole", _by_task, asked, settings, whole, "seed task", settings.slow_tasks)
-    lab.stage("identified", _identified, asked, budget(settings.identify_tasks))
+    few = {seed: asked[seed] for seed in lab.seeds[: settings.identify_seeds]}
+    lab.stage("identified", _identified, few, budget(settings.identify_tasks))
     if served is not None:
         lab.stage("names", _by_names, lab, served, settings.slow_tasks)
 
@@ -149,6 +169,38 @@ def _table(r: Any) -> dict[str, np.ndarray]:
     }
 
 
+def _pooled(values: np.ndarray) -> np.ndarray:
+    """Mean over all tasks with its standard error, as the one replicate of an algorithm."""
+    from uncertainties import ufloat
+
+    values = values[np.isfinite(values)].astype(float)
+    return np.array([ufloat(values.mean(), values.std(ddof=1) / np.sqrt(len(values)))])
+
+
+def _over_bayes(r: Any) -> np.ndarray:
+    return _pooled(np.abs(r["errors"]["unrounded"][:, -1])) / BAYES
+
+
+def _costs(r: Any, name: str, other: str) -> np.ndarray:
+    """Error of a regressor with all pairs less that of another."""
+    own, than = (np.abs(r["errors"][one][:, -1].astype(float)) for one in (name, other))
+    return _pooled(own - than)
+
+
+def _nearer_to_own(r: Any) -> np.ndarray:
+    """By model, mean distance of answers from the labels of the next task less that from their own."""
+    own, label = r["errors"][MODEL][:, -1].astype(float), r["errors"]["label"][:, -1]
+    return np.concatenate([_pooled(one) for one in np.abs(own + label - np.roll(label, -1, 1)) - np.abs(own)])
+
+
+def _zeros(r: Any) -> np.ndarray:
+    """Share of answers that are 0 by model; nan if all have one decimal, where 0 is a plain answer."""
+    errors = r["errors"]
+    answers = errors[MODEL].astype(float) + errors["label"]
+    whole = np.nanmax(np.abs(answers - answers.round(1))) < 1e-4
+    return np.where(whole, np.nan, (np.abs(answers) < 1e-6).mean((1, 2)))
+
+
 regret, found = Reading("regret", _regret), study.stage("identified")
 shuffled = study.stage("whole")["shuffled"].map(
     lambda errors: np.nanmean(np.abs(errors), 1), "error of language model with shuffled labels"
@@ -161,6 +213,11 @@ def _nearest(name: str, words: str) -> Reading:
 
 def _claim(id: str, sentence: str, reading: Reading, bound: study.Bound, source: Any = PAPER) -> Claim:
     return Claim(id, sentence, reading, bound, source, quantifier="median", at_least=3)
+
+
+def _control(id: str, sentence: str, words: str, read: Any, bound: study.Bound, why: str, **changes: Any) -> Claim:
+    usual = {"quantifier": "every", "over": "algorithms", "at_least": 1, "premises": (), "about": "algorithms"}
+    return Claim(id, f"control: {sentence}", Reading(words, read), bound, ours(f"control: {why}"), **usual | changes)
 
 
 def _curves() -> list[Line]:
@@ -196,6 +253,29 @@ def _distances(r: Any) -> list[study.Grid]:
     return [study.Grid(values, [str(name) for name in found(r)["candidate"][order]], ["own tasks", "worst condition"])]
 
 
+def _every_fiftieth(number: Any) -> Any:
+    """Every fiftieth answer is read as 0."""
+    calls = itertools.count()
+    return lambda self, text: 0.0 if next(calls) % 50 == 0 else number(self, text)
+
+
+def _prompt_before(call: Any) -> Any:
+    return lambda self, context, xq: call(self, context, xq).roll(1, 0)
+
+
+def _first_seed(by_task: Any) -> Any:
+    """Errors of the first model on its tasks for all."""
+
+    def wrong(*arguments: Any) -> Arrays:
+        found = by_task(*arguments)
+        return Arrays({name: np.repeat(one[:1], len(one), 0) for name, one in found.items()},
+                      **dict.fromkeys(found, str(arguments[3])))  # fmt: skip
+
+    return wrong
+
+
+_LEARNER = "mesascope.adapters.text:TextLearner"
+
 STUDY = Study(
     name="llm-regression",
     source=str(PAPER),
@@ -206,7 +286,25 @@ STUDY = Study(
         "paper": LanguageRegression(),
     },
     measure=measure, trainings=lambda settings: int(not settings.model), premises=("learns-in-context",),
-    claims=(replace(converged("language", quantity="loss", most=0.02, at_least=3), premises=()),),
+    claims=(
+        replace(converged("language", quantity="loss", most=0.02, at_least=3), premises=()),
+        _control("bayes-error", "the error of ridge regression with the true noise on exact numbers is half to one and "
+                 "a half times the posterior mean's", "error of ridge on exact numbers / of the posterior mean",
+                 _over_bayes, study.two_sided(0.5), "tasks are those of the family"),
+        _control("repeats-err", "the errors of repeating the last label and of the nearest neighbour are larger than "
+                 "that of ridge regression", "error of last label, of nearest neighbour, less that of ridge regression",
+                 lambda r: np.stack([_costs(r, name, "bayes") for name in ("last", "neighbour")], 1), above(0.0),
+                 "queries are in no context"),
+        _control("rounding-costs", "rounding to one decimal raises the error of ridge regression", "error of ridge on "
+                 "rounded numbers less that on exact ones", lambda r: _costs(r, "bayes", "unrounded"), above(0.0),
+                 "regressors read what models read"),
+        _control("own-labels", "answers of each language model are nearer to their own labels than to those of the "
+                 "next task", "distance from labels of the next task less that from their own", _nearer_to_own,
+                 above(0.0), "answers are to their prompts", over="seeds", at_least=3),
+        _control("no-zeros", "fewer than 0.5 % of answers are exactly 0, where they are means over numbers",
+                 "share of answers that are 0", _zeros, below(0.005), "a missing answer is none, never 0",
+                 quantifier="exact", exact_because="answers to given prompts are counted", over="seeds", at_least=3),
+    ),
     figures=(
         Figure("errors", "Mean absolute errors by number of pairs, of language models and of regressors that read the "
                "same rounded numbers; regrets of each language model beyond the best of them.", (
@@ -260,4 +358,16 @@ STUDY = Study(
         "Language models of some 200,000 weights whose tokens are numbers of one decimal, trained on linear problems "
         "alone, in place of large ones that were trained on text of all kinds.",
     ),
+    mutations=(
+        bugs.SHIFTED_TARGETS,
+        Mutation(regressors.LEAK, "mesascope.studies.identifying.regressors:drawn", regressors.leaking),
+        Mutation("regressors read exact numbers", f"{_LEARNER}.as_written", lambda written: lambda self, tasks: tasks),
+        Mutation("2 % of answers are read as 0", f"{_LEARNER}._number", _every_fiftieth),
+        Mutation("answers are to the prompt before", f"{_LEARNER}.__call__", _prompt_before),
+        Mutation("all seeds are equal", "mesascope.studies.identifying.llm_regression:_by_task", _first_seed),
+    ),
+    mutated={
+        "training": plan(150, 1e-2, batch=16, **USUAL), "layers": 2, "tasks": 100, "slow_tasks": 3,
+        "identify_tasks": 8, "identify_seeds": 1,
+    },
 )  # fmt: skip

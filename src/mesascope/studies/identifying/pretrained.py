@@ -16,11 +16,27 @@ import numpy as np
 
 from mesascope import identification, study, tasks
 from mesascope.errors import ArgumentError
+from mesascope.studies.icl_gd import bugs
 from mesascope.studies.identifying import language_models, regressors
 from mesascope.studies.identifying.calibration import budget
 from mesascope.studies.identifying.language_models import RATES, STEPS
 from mesascope.studies.identifying.regressors import MODEL, PAIRS, SHOWN, stream
-from mesascope.study import Arrays, Bound, Claim, Count, Figure, Level, Line, Lines, Reading, Study, above, below, ours
+from mesascope.study import (
+    Arrays,
+    Bound,
+    Claim,
+    Count,
+    Figure,
+    Level,
+    Line,
+    Lines,
+    Mutation,
+    Reading,
+    Study,
+    above,
+    below,
+    ours,
+)
 
 SHEN = "Shen et al., Do Pretrained Transformers Learn In-Context by Gradient Descent? (ICML 2024)"
 DEUTCH = "Deutch et al., In-Context Learning and Gradient Descent Revisited (NAACL 2024)"
@@ -233,6 +249,38 @@ def _steps(r: Any) -> list[Line | Level]:
 def _families(r: Any) -> list[Line]:
     return regressors.marks(dict(zip(map(str, found(r)["family"]), found(r)["unexplained"].T, strict=True)))
 
+
+def _new_queries(drawn: Any) -> Any:
+    """Copying whose queries are inputs that are in no context."""
+
+    def wrong(problem: str, *rest: Any) -> tasks.Episode:
+        found = drawn(problem, *rest)
+        return found._replace(xq=found.xq + 10) if problem == "copying" else found
+
+    return wrong
+
+
+# Bugs that claims must notice. Tests plant them where a small stand-in answers: the study itself needs weights.
+MUTATIONS = (
+    bugs.SHIFTED_TARGETS,
+    Mutation(regressors.LEAK, "mesascope.studies.identifying.regressors:drawn", regressors.leaking),
+    Mutation("queries of copying are in no context", "mesascope.studies.identifying.pretrained:_tasks", _new_queries),
+    Mutation(
+        "pairs keep their order",
+        "torch:randperm",
+        lambda permuted: lambda count, **options: permuted(count, **options).sort().values,
+    ),
+    Mutation(
+        "answers without a number are read as 0",
+        "mesascope.adapters.text:TextLearner._number",
+        lambda number: lambda self, text: np.nan_to_num(number(self, text)).item(),
+    ),
+    Mutation(
+        "ridge regression predicts the mean of labels",
+        "mesascope.studies.identifying.regressors:references",
+        lambda references: lambda: references() | {"bayes": references()["mean"]},
+    ),
+)
 
 STUDY = Study(
     name="pretrained",

@@ -19,7 +19,8 @@ import msgspec
 import numpy as np
 
 from mesascope import language, study
-from mesascope.studies.language import measuring
+from mesascope.evidence.numbers import nominal
+from mesascope.studies.language import bugs, measuring
 from mesascope.study import (
     Bound,
     Claim,
@@ -27,7 +28,6 @@ from mesascope.study import (
     Figure,
     Line,
     Lines,
-    Mutation,
     Reading,
     Study,
     Training,
@@ -190,10 +190,20 @@ def _head(where: str, kind: str) -> Reading:
     return study.stage("copying", before="weight on the token before")[where, kind]
 
 
+def _over_octave(size: str, name: str) -> Reading:
+    """Loss after an eighth to a quarter of the context, of cut texts over that of beginnings of texts."""
+    beginning = study.stage(f"{size} by token")[name]
+    return loss(size, name, "cut").map(nominal, "") / beginning.map(lambda losses: losses[:, -4], "")
+
+
 SCORES = [score(size, "linear") - score(size, "mesa") for size in SIZES]
 FALLS = [_fall(size, "mesa") - _fall(size, "softmax") for size in SIZES]
 COPIES = [_head("before", kind) - 0.3 for kind in HYBRIDS]
 COPIES += [_head("before", kind) - _head("elsewhere", kind) for kind in HYBRIDS]
+ON_WINDOWS: dict[str, Any] = {
+    "quantifier": "exact", "exact_because": "losses on the same windows are compared", "premises": (),
+    "about": "algorithms",
+}  # fmt: skip
 BELOW_LINEAR = "nats a token below linear"
 SCORE_AND_LATE = "nats below linear: of the in-context score, and of late tokens"
 
@@ -242,21 +252,6 @@ def _heads(where: str, y: str) -> Lines:
 
 
 BOTH_SIZES = [(size, kind) for size in SIZES for kind in KINDS]
-
-
-def _in_bits(losses: Callable[..., dict[str, list[Any]]]) -> Any:
-    def wrong(*arguments: Any) -> dict[str, list[Any]]:
-        return {name: [own / np.log(2) for own in members] for name, members in losses(*arguments).items()}
-
-    return wrong
-
-
-def _unnormalised(read: Callable[..., Any]) -> Any:
-    return lambda self, tokens: tokens @ self.embedding.weight.mT
-
-
-def _summed(by_block: Callable[[Any], Any]) -> Any:
-    return lambda rows: by_block(rows) * len(rows)
 
 
 STUDY = Study(
@@ -308,6 +303,13 @@ STUDY = Study(
             Claim("better-score", "each hybrid with mesa layers has a better in-context score and a smaller loss on "
                   "late tokens than that with linear layers",
                   beside([*SCORES, *_less("mesa", "linear", "late")], SCORE_AND_LATE), above(0.0), SECTION),
+            Claim("late-below-early", "control: softmax loses less on late tokens of a context than on early ones",
+                  beside([score(size, "softmax").map(nominal, "") for size in SIZES], "in-context score (nats)"),
+                  below(0.0), ours("control: sign of the in-context score"), **ON_WINDOWS),
+            Claim("cut-as-long", "control: losses on tokens after an eighth to a quarter of the context are within 3 % "
+                  "of each other in cut texts and at the beginnings of texts",
+                  beside([_over_octave(*one) for one in BOTH_SIZES], "loss in cut texts / at the beginning, each "
+                         "network"), study.two_sided(0.03), ours("control: all losses have one scale"), **ON_WINDOWS),
             Claim("falls-as-far", "the fall of the loss with the tokens read, and the loss on late tokens, are within "
                   "0.02 nats of those of softmax, or better",
                   beside([*FALLS, *_less("mesa", "softmax", "end")], "nats below softmax: of the fall from early "
@@ -367,13 +369,9 @@ STUDY = Study(
         "Logits are products with the embedding, and nothing is dropped out.",
         "Kinds have as many parameters, and states of different size: that of mesa holds three times the numbers.",
     ),
-    mutations=(
-        Mutation("losses are in bits", "mesascope.studies.language.measuring:token_losses", _in_bits),
-        Mutation("tokens are not normalised before logits", "mesascope.nets:LanguageModel._read", _unnormalised),
-        Mutation("losses are sums over windows", "mesascope.studies.language.measuring:_by_block", _summed),
-    ),
+    mutations=(bugs.BITS, bugs.LOW, bugs.RAW, bugs.SUMMED, bugs.OPPOSITE),
     mutated={
         "training": Training(30, 4, learning_rate=2e-2, schedule="cosine", clip=1.0, optimizer="adamw"),
-        "context": 64, "windows": 32, "watch_windows": 2,
+        "context": 64, "windows": 256, "watch_windows": 2,
     },
 )  # fmt: skip

@@ -80,7 +80,7 @@ STUDY = Study(
         "mini-imagenet": CrossDomain(**few_shot.MINI_IMAGENET, domains=("tiered-imagenet", "cub", "cars")),
     },
     measure=measure, trainings=5, premises=("learns",), quantifier="median",
-    claims=(few_shot.PERMUTED, few_shot.UNSEEN),
+    claims=(few_shot.PERMUTED, few_shot.UNSEEN, few_shot.masks_learn("sparse-maml")),
     figures=(
         Figure("domains", "Accuracy of each method on tasks of the dataset that it meta-learned on, and of others, "
                "each seed; MAML and sparse-MAML also before they learn. Thesis: Table 4.4.",
@@ -109,6 +109,6 @@ STUDY = Study(
         "From Omniglot to MNIST, Fashion-MNIST and digits in place of miniImageNet to TieredImageNet, CUB and Cars, "
         "whose images cannot be passed on and whose numbers the thesis' text has lost.",
     ),
-    mutations=(few_shot.LEAK, few_shot.TRAINING_PART, few_shot.ANSWERS, few_shot.LABELS),
+    mutations=(few_shot.LEAK, few_shot.TRAINING_PART, few_shot.ANSWERS, few_shot.LABELS, few_shot.UNMASKED),
     mutated=few_shot.SMALL | {"domain_ways": 2},
 )  # fmt: skip

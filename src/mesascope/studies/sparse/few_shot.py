@@ -197,6 +197,20 @@ UNSEEN = Claim(
 )  # fmt: skip
 
 
+def masks_learn(*trainings: str) -> Claim:
+    """Control of trainings, by the first word of their stages: masks that are not applied have no gradient."""
+
+    def moved(r: Any) -> np.ndarray:
+        closed = [r[name]["closed"] for name in r if name.split()[0] in trainings]
+        return 100 * np.stack([np.abs(one[:, -1] - one[:, 0]) for one in closed], axis=1)
+
+    return Claim(
+        "masks-learn", "control: the share of closed entries changes during meta-learning",
+        Reading("points of change, by seed and training", moved), above(0.0), ours("control: masks are applied"),
+        quantifier="exact", exact_because="shares of the same masks are compared", premises=(), about="algorithms",
+    )  # fmt: skip
+
+
 def _queries_of_context(draw: Any) -> Any:
     def wrong(self: Any, *arguments: Any) -> tasks.Episode:
         context = draw(self, *arguments).context
@@ -225,6 +239,16 @@ def _mean_of_seeds(numbers: Any) -> Any:
     return lambda found: numbers({name: [np.mean(one)] * len(one) for name, one in found.items()})
 
 
+def _without_masks(factors: Any) -> Any:
+    """Inner steps of sparse-MAML that change all entries."""
+
+    def wrong(self: Any, model: Any, tasks: int) -> Any:
+        found = factors(self, model, tasks)
+        return dict.fromkeys(found, self.inner_lr) if isinstance(self, meta.SparseMAML) else found
+
+    return wrong
+
+
 _HERE = "mesascope.studies.sparse.few_shot"
 # Bugs that every few-shot study must notice.
 LEAK = Mutation("queries are the images of the context", "mesascope.studies.lab:Lab.draw", _queries_of_context)
@@ -240,6 +264,7 @@ UPHILL = Mutation(
     "inner steps go up the gradient", "mesascope.meta.maml:MAML._gradients",
     lambda gradients: lambda *parts, **options: {name: -one for name, one in gradients(*parts, **options).items()},
 )  # fmt: skip
+UNMASKED = Mutation("masks are not applied", "mesascope.meta.maml:MAML._factors_of_tasks", _without_masks, anew=True)
 # Settings at which networks learn within seconds.
 SMALL: dict[str, Any] = {
     "ways": 3, "shots": 3, "inner_steps": 2, "tasks": 40, "watch_tasks": 5,

@@ -71,7 +71,7 @@ STUDY = Study(
         "quick": Sparse(**few_shot.QUICK), "paper": Sparse(), "mini-imagenet": Sparse(**few_shot.MINI_IMAGENET),
     },
     measure=measure, trainings=9, premises=("learns",), quantifier="median",
-    claims=(few_shot.PERMUTED, few_shot.UNSEEN),
+    claims=(few_shot.PERMUTED, few_shot.UNSEEN, few_shot.masks_learn(*STARTS)),
     figures=(
         Figure("closed", "Left: percent of entries that inner steps do not change while sparse-MAML meta-learns, by "
                "what is closed at the start. Centre: by layer, from a half. Right: accuracy on new classes. Mean and "
@@ -117,6 +117,8 @@ STUDY = Study(
         "filters, 5 inner steps and 1,500 outer ones in place of 64, 35 and 40,000.",
         "Meta-SGD and exp-MAML train to first order, as the others do.",
     ),
-    mutations=(few_shot.LEAK, few_shot.TRAINING_PART, few_shot.ANSWERS, few_shot.LABELS, few_shot.UPHILL),
+    mutations=(
+        few_shot.LEAK, few_shot.TRAINING_PART, few_shot.ANSWERS, few_shot.LABELS, few_shot.UPHILL, few_shot.UNMASKED,
+    ),
     mutated=few_shot.SMALL,
 )  # fmt: skip

@@ -98,7 +98,7 @@ STUDY = Study(
     },
     measure=measure, trainings=3, premises=("learns",), quantifier="median",
     claims=(
-        few_shot.PERMUTED,
+        few_shot.PERMUTED, few_shot.masks_learn("sparse-maml"),
         Claim("draws-differ", "control: before meta-learning, two draws of masks differ in more than a tenth of their "
               "entries", draws["differ before"], above(10.0), ours("control: masks are drawn"), premises=(),
               about="algorithms"),
@@ -133,7 +133,7 @@ STUDY = Study(
         "All learn by Adam, as in sparse-maml, in place of SGD with momentum.",
     ),
     mutations=(
-        few_shot.ANSWERS, few_shot.LABELS, few_shot.AVERAGED, few_shot.UPHILL,
+        few_shot.ANSWERS, few_shot.LABELS, few_shot.AVERAGED, few_shot.UPHILL, few_shot.UNMASKED,
         Mutation("masks are not drawn but are those of the mean", "mesascope.meta.maml:SparseMAMLPlus.underlying",
                  _at_the_mean),
     ),
