@@ -54,7 +54,7 @@ def rounds_to(shown, exact):
 
 
 def is_of(record, value, low, high):
-    """Whether a value with its interval is that of a claim, to the digits shown."""
+    """True if a value with its interval is that of a claim, to the digits shown."""
     known = (record["value"], record["low"], record["high"])
     if None in known:
         return False
