@@ -68,7 +68,7 @@ def midpoint(name: str, *, id: str = "midpoint") -> Claim:
     """
     return Claim(
         id, "the midpoint's predictions differ from each end's by about half of the difference between the ends",
-        midpoint_distances(name), Bound(0.2, 0.8), ours("premise"), about="algorithms",
+        midpoint_distances(name), Bound(0.2, 0.8), ours("premise"), about="algorithms", former="bound 0.3 to 0.7",
     )  # fmt: skip
 
 

@@ -160,7 +160,7 @@ def _reached(r: Any) -> np.ndarray:
 
 
 def _margins(r: Any) -> np.ndarray:
-    """Of each seed of both kinds, by how much losses before its crossing are above 0.25, and that at it below."""
+    """Margins of the losses of each seed: above 0.25 before its crossing, and below at it, ``(seeds, kinds)``."""
     rows = []
     for name in HEADS:
         step, loss, crossing = r[name]["step"], r[name]["mse"] / 2, r[f"{name}-crossing"]["step"][:, None]

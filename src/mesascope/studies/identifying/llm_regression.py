@@ -188,7 +188,7 @@ def _costs(r: Any, name: str, other: str) -> np.ndarray:
 
 
 def _nearer_to_own(r: Any) -> np.ndarray:
-    """By model, mean distance of answers from the labels of the next task less that from their own."""
+    """Mean distance of answers from the labels of the next task less that from their own, of each model."""
     own, label = r["errors"][MODEL][:, -1].astype(float), r["errors"]["label"][:, -1]
     return np.concatenate([_pooled(one) for one in np.abs(own + label - np.roll(label, -1, 1)) - np.abs(own)])
 

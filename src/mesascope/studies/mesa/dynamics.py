@@ -201,11 +201,11 @@ def each_with_each(comparison: StageReading, one: str, other: str) -> Reading:
     return comparison.map(lambda found: np.true_divide.outer(found["mse", one], found["mse", other]), words)
 
 
-def tuned_steps(name: str, *stages: str, least: float = 0.999) -> Claim:
+def tuned_steps(name: str, *stages: str, least: float = 0.999, former: str = "") -> Claim:
     """Premise: shorter and longer steps have at least ``least`` times the loss of the tuned ones."""
     others = [stage(own).ratio(f"{name}-{word}", name) for own in stages for word in STEPS]
     sentence = f"gradient descent at 0.9 and 1.1 of the tuned step size has at least {least:g} times its loss"
-    return _at_its_optimum(name, sentence, others, "loss of each other / of the tuned one", least)
+    return _at_its_optimum(name, sentence, others, "loss of each other / of the tuned one", least, former)
 
 
 def best_ridge() -> Claim:
@@ -215,10 +215,12 @@ def best_ridge() -> Claim:
     return _at_its_optimum("limit", sentence, others, "loss of each other ridge / of the limit", 0.9995)
 
 
-def _at_its_optimum(name: str, sentence: str, others: list[Reading], words: str, least: float) -> Claim:
+def _at_its_optimum(
+    name: str, sentence: str, others: list[Reading], words: str, least: float, former: str = ""
+) -> Claim:
     """A reference that is not at its best would flatter every network."""
     return Claim(f"{name}-at-its-optimum", sentence, joined(others, words, axis=0), above(least), ours("premise"),
-                 over="algorithms", at_least=len(others), about="algorithms")  # fmt: skip
+                 over="algorithms", at_least=len(others), about="algorithms", former=former)  # fmt: skip
 
 
 def simulated_ridge() -> Claim:
