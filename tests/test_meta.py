@@ -1,6 +1,7 @@
 """Inner and outer loops of MAML's family are what their equations say."""
 
 import copy
+import math
 
 import pytest
 import safetensors.torch
@@ -686,3 +687,39 @@ def test_a_learner_around_an_own_module_is_saved_as_the_page_says(tmp_path):
         safetensors.torch.save_model(learner, str(tmp_path / "learner"))
         safetensors.torch.load_model(again, str(tmp_path / "learner"))
         assert torch.equal(again(tasks.context, tasks.xq), learner(tasks.context, tasks.xq))
+
+
+@pytest.mark.parametrize("order", [1, 2])
+@pytest.mark.parametrize("method", METHODS)
+def test_a_copy_adapted_by_losses_takes_the_inner_steps_of_its_method(method, order):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2)).double()
+    learner = MetaLearner(model, method(0.3, 3, order=order, loss=mse_loss))
+    x, y, xq, yq = (torch.randn(1, 6, width, dtype=torch.float64) for width in (4, 2, 4, 2))
+
+    def gradients(loss):
+        return torch.autograd.grad(loss, list(learner.parameters()), materialize_grads=True, allow_unused=True)
+
+    torch.manual_seed(1)  # masks of sparse-MAML+ are drawn
+    expected = gradients(learner.loss(Episode(Context(x, y), xq, yq)))
+    torch.manual_seed(1)
+    task = learner.clone()
+    for _ in range(3):
+        task.adapt(mse_loss(task(x[0]), y[0]))
+    for found, right in zip(gradients(mse_loss(task(xq[0]), yq[0])), expected, strict=True):
+        torch.testing.assert_close(found, right)
+    assert all(one.grad is None for one in model.parameters())
+
+
+def test_a_loss_that_cannot_adapt_a_copy_is_refused(unchecked):
+    task = MetaLearner(nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2)), SparseMAML(0.1, steps=1)).clone()
+    before = task._model[1].running_mean.clone()
+    found = task(torch.randn(5, 3))
+    assert torch.equal(task._model[1].running_mean, before)
+    for loss, sentence in (
+        (found.square(), r"loss must be one finite number, but is \(5, 2\): average it"),
+        (found.mean() * math.nan, "loss must be one finite number, but is nan"),
+        (torch.tensor(1.0), "loss must depend on predictions of this copy"),
+    ):
+        with pytest.raises(ArgumentError, match=sentence):
+            task.adapt(loss)

@@ -23,6 +23,7 @@ from .learner import (
     METHODS as METHODS,
     MetaLearner as MetaLearner,
     MetaLearnerConfig as MetaLearnerConfig,
+    TaskCopy as TaskCopy,
     outer_loss as outer_loss,
 )
 from .maml import (

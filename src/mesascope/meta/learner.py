@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.func import functional_call
 from torch.nn.functional import cross_entropy, mse_loss
 
 from mesascope.errors import ArgumentTypeError, refuse, require_choice, require_instance
@@ -79,6 +80,20 @@ class MetaLearner(Pretrained):
     def loss(self, episode: Episode) -> Float[Tensor, ""]:
         return self.method.outer_loss(self.model, episode)
 
+    def clone(self) -> TaskCopy:
+        """Return a copy of the module for one task, to adapt by losses of your own.
+
+        >>> from mesascope.meta import SparseMAML
+        >>> learner, x, y = MetaLearner(nn.Linear(3, 1), SparseMAML(0.1, steps=5)), torch.randn(8, 3), torch.randn(8, 1)
+        >>> task = learner.clone()
+        >>> for _ in range(2):
+        ...     task.adapt(mse_loss(task(x), y))
+        >>> mse_loss(task(x), y).backward()  # the outer loss: gradients for the module and the method
+        >>> all(one.grad is not None for one in learner.parameters())
+        True
+        """
+        return TaskCopy(self.model, self.method)
+
     def sparsity_by_parameter(self) -> dict[str, float]:
         return self.method.sparsity_by_parameter(self.model)
 
@@ -86,6 +101,42 @@ class MetaLearner(Pretrained):
         """Share of all entries that inner steps do not change."""
         shares, sizes = self.sparsity_by_parameter(), {name: one.numel() for name, one in self.model.named_parameters()}
         return sum(shares[name] * size for name, size in sizes.items()) / sum(sizes.values())
+
+
+class TaskCopy:
+    """The module of a `MetaLearner` with the parameters phi of one task.
+
+    Calls compute the module with phi; gradients flow to the learner's parameters, to the order of its method. The
+    module and its buffers do not change.
+    """
+
+    def __init__(self, model: nn.Module, method: MAML) -> None:
+        self._model, self._order, self._factors = model, method.order, method.factors(model)
+        self._buffers = {name: one.clone() for name, one in model.named_buffers()}
+        self.parameters: dict[str, Tensor] = dict(method.adapted(model))
+        """Adapted parameters phi by name; other parameters are the module's own."""
+
+    def __call__(self, *inputs: Any, **named: Any) -> Any:
+        return functional_call(self._model, (self.parameters, self._buffers), inputs, named)
+
+    def adapt(self, loss: Float[Tensor, ""]) -> None:
+        """Take an inner step on a loss of this copy's predictions: phi <- phi - factor o grad loss.
+
+        Raises:
+            ArgumentError: the loss has several entries, is not finite, or does not depend on this copy.
+        """
+        require_instance("loss", loss, Tensor)
+        if loss.numel() != 1 or not loss.isfinite().all():
+            refuse(
+                "loss", "be one finite number", tuple(loss.shape) if loss.numel() != 1 else loss.item(), "average it"
+            )
+        if not loss.requires_grad:
+            refuse("loss", "depend on predictions of this copy", "a constant", "compute it from what the copy returns")
+        phi = self.parameters
+        steps = torch.autograd.grad(loss, list(phi.values()), create_graph=self._order == 2, materialize_grads=True)
+        self.parameters = {
+            name: one - self._factors[name] * step for (name, one), step in zip(phi.items(), steps, strict=True)
+        }
 
 
 @register("net", "meta-learner", of="learner")
