@@ -47,6 +47,12 @@ PRINTED = {
     "sparse-La-MAML": {"retained": (77.77, 76.88, 50.81), "transfer": (-8.16, -8.39, -13.73)},
 }
 WORDS = {"retained": "retained accuracy", "transfer": "backward transfer and interference"}
+# Standard deviations of these over five seeds, and half the width of a mean's 99 % interval relative to them.
+SPREADS = {
+    "La-MAML": {"retained": (0.65, 0.67, 0.45), "transfer": (0.40, 0.51, 0.07)},
+    "sparse-La-MAML": {"retained": (0.58, 0.72, 0.79), "transfer": (0.61, 0.63, 0.73)},
+}
+OF_FIVE = 4.604 / 5**0.5  # Student's t at 0.995 with 4 degrees of freedom
 # The best rates on streams of other seeds: of SGD, of replay with its glances, of GEM, of Sync's outer step, and
 # alpha_0 of sparse-La-MAML, whose masks learn at 1.
 TUNED = {
@@ -174,10 +180,13 @@ def _at_switches(shares: np.ndarray) -> np.ndarray:
 
 
 def _printed(quantity: str, method: str, name: str) -> Claim:
-    values = PRINTED[method][quantity]
-    return Claim(name, f"{method}'s {WORDS[quantity]} is within 1.5 points of the thesis', on each stream",
-                 _of(quantity, method).map(lambda found: found - np.array(values), f"{WORDS[quantity]} - the thesis'"),
-                 study.two_sided(1.5, around=0.0), TABLE, at_least=10, reported=study.Reported(values))  # fmt: skip
+    values, spread = np.array(PRINTED[method][quantity]), OF_FIVE * np.array(SPREADS[method][quantity])
+    return Claim(name, f"{method}'s {WORDS[quantity]} is within 1.5 points of the thesis' 99 % interval over its five "
+                 "seeds, on each stream",
+                 _of(quantity, method).map(lambda found: found - np.clip(found, values - spread, values + spread),
+                                           f"{WORDS[quantity]} - the nearest within the thesis' interval"),
+                 study.two_sided(1.5, around=0.0), TABLE, at_least=10, reported=study.Reported(tuple(values.tolist())),
+                 former="compared with the thesis' mean alone")  # fmt: skip
 
 
 def _bar(quantity: str, stream: str) -> Lines:
