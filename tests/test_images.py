@@ -19,7 +19,7 @@ from mesascope.data.folders import visible_files
 from mesascope.data.image_sets import _images
 from mesascope.errors import ArgumentError
 from mesascope.streams import stream
-from mesascope.tasks import FewShotImages
+from mesascope.tasks import FewShotArrays, FewShotImages
 
 REAL = os.environ.get("MESASCOPE_DATA")
 
@@ -411,3 +411,39 @@ def test_real_images_are_as_many_as_there_are(dataset, train, test, classes):
     assert (len(images(dataset).pixels), len(images(dataset, "test").pixels)) == (train, test)
     assert len(images(dataset).classes) == classes
     assert int(images(dataset).labels.bincount().min()) >= 20
+
+
+def test_arrays_files_and_datasets_give_the_tasks_of_the_dataset_that_they_hold(tmp_path):
+    found = images("digits", "train")
+    shape = {"ways": 3, "shots": 2, "queries": 4, "rotations": True}
+    expected = FewShotImages("digits", **shape).sample(4, stream(0, "tasks"))
+    pixels, names = found.pixels.numpy(), [found.classes[label] for label in found.labels]
+    np.save(tmp_path / "images.npy", pixels)
+    pairs = list(zip(pixels, names, strict=True))
+    for own in (
+        FewShotArrays(pixels, names, **shape),
+        FewShotArrays(found.pixels[:, 0].float() / 255, np.array(names), **shape),
+        FewShotArrays(tmp_path / "images.npy", found.labels, **shape),
+        FewShotArrays(pairs, **shape),
+        FewShotArrays(torch.utils.data.TensorDataset(found.pixels, found.labels), **shape),
+    ):
+        for mine, right in zip(own.sample(4, stream(0, "tasks")), expected, strict=True):
+            torch.testing.assert_close(mine, right)
+
+
+def test_images_of_ones_own_that_are_no_images_are_refused(unchecked):
+    pixels = np.zeros((6, 8, 8), dtype=np.uint8)
+    for arguments, sentence in (
+        (
+            (pixels[:, :4], [0] * 6),
+            r"images must have the shape \(n, size, size\) or .* but is \(6, 1, 4, 8\): reshape",
+        ),
+        ((pixels.astype(np.int64), [0] * 6), "images must be bytes or finite floats, but is 'torch.int64': convert"),
+        ((np.full((6, 8, 8), np.nan), [0] * 6), "images must be bytes or finite floats"),
+        ((pixels, [0] * 5), r"labels must be 6, one an image, but is \(5,\)"),
+        ((pixels, [0, 0, 0, 1, 1, 1]), "shots must be at most 3 together with queries"),
+    ):
+        with pytest.raises(ArgumentError, match=sentence):
+            FewShotArrays(*arguments, ways=2)
+    with pytest.raises(ArgumentError, match="ways must be at most 2, the classes of these images, but is 3"):
+        FewShotArrays(pixels, [0, 0, 0, 1, 1, 1], ways=3, queries=1)

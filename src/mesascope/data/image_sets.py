@@ -23,7 +23,7 @@ from torch.nn import functional
 
 from mesascope.data.files import Source, cache_folder, found
 from mesascope.data.folders import folder_of, is_hidden, pictures_of, state_of
-from mesascope.errors import ArgumentError, require_choice, require_count, require_instance, require_package
+from mesascope.errors import ArgumentError, refuse, require_choice, require_count, require_instance, require_package
 from mesascope.files import replacing
 from mesascope.progress import tracked
 from mesascope.shapes import Int, Tensor
@@ -88,6 +88,30 @@ def images(dataset: str, part: str = "train", size: int | None = None) -> Images
         require_count("size", size)
     place = dataset if dataset in DATASETS else folder_of(dataset)
     return _images(place, part, size, () if isinstance(place, str) else state_of(place))
+
+
+def images_of(found: Any, labels: Any = None) -> Images:
+    """Images and classes from arrays, from the path of an .npy file, or from a dataset of pairs (image, label).
+
+    Raises:
+        ArgumentError: they do not have the shapes that `mesascope.tasks.FewShotArrays` states.
+    """
+    if isinstance(found, str | Path):
+        found = np.load(found, allow_pickle=False)
+    if labels is None:
+        pairs = [found[index] for index in range(len(found))]
+        found, labels = np.stack([np.asarray(one[0]) for one in pairs]), [one[1] for one in pairs]
+    pixels = torch.as_tensor(found)
+    pixels = pixels[:, None] if pixels.ndim == 3 else pixels
+    classes, index = np.unique(np.asarray(labels), return_inverse=True)
+    if pixels.ndim != 4 or pixels.shape[-1] != pixels.shape[-2]:
+        rule = "have the shape (n, size, size) or (n, channels, size, size)"
+        refuse("images", rule, tuple(pixels.shape), "reshape them")
+    if pixels.dtype != torch.uint8 and not (pixels.is_floating_point() and pixels.isfinite().all()):
+        refuse("images", "be bytes or finite floats", str(pixels.dtype), "convert them")
+    if index.shape != (len(pixels),):
+        refuse("labels", f"be {len(pixels)}, one an image", tuple(index.shape), "pass the class of each image")
+    return Images(pixels, torch.as_tensor(index), tuple(map(str, classes)))
 
 
 @functools.lru_cache(_KEPT)

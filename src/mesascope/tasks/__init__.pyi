@@ -11,6 +11,7 @@ from .episodes import (
     check_sequence as check_sequence,
 )
 from .image_tasks import (
+    FewShotArrays as FewShotArrays,
     FewShotImages as FewShotImages,
     ImageStream as ImageStream,
     PermutedDigits as PermutedDigits,

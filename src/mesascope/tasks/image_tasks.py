@@ -5,13 +5,13 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 import torch
 from torch.nn import functional
 
-from mesascope.data import Images, images
+from mesascope.data import Images, images, images_of
 from mesascope.errors import refuse, require_count
 from mesascope.modes import guarded
 from mesascope.records import register
@@ -25,9 +25,54 @@ Ways = Annotated[int, msgspec.Meta(ge=2)]
 Part = Literal["train", "validation", "test"]
 
 
+class _FewShot:
+    """Draws few-shot tasks of the images that `_found` returns."""
+
+    dataset: str
+    ways: int
+    shots: int
+    queries: int
+    rotations: bool
+
+    def _found(self) -> tuple[Images, ByClass]:
+        raise NotImplementedError
+
+    def sample(self, batch: int, generator: torch.Generator) -> Episode:
+        check_draw(batch, generator)
+        found, by_class = self._images()
+        kinds = torch.rand(batch, self._turns * len(found.classes), generator=generator, device=generator.device)
+        drawn = kinds.topk(self.ways).indices
+        chosen, turns = drawn % len(found.classes), drawn // len(found.classes)  # rotations in quarter turns
+        rows = by_class.draw(chosen, self.shots + self.queries, generator)
+        pixels = found.pixels[rows.flatten(0, 1).cpu()].to(generator.device)  # (batch * ways, shots + queries, c, s, s)
+        if self.rotations:
+            each = zip(pixels, turns.flatten().tolist(), strict=True)
+            pixels = torch.stack([one.rot90(turn, (-2, -1)) for one, turn in each])
+        x = pixels.unflatten(0, (batch, self.ways)).flatten(-3)
+        x = x if x.is_floating_point() else x.float().div_(255)
+        y = torch.eye(self.ways, dtype=x.dtype, device=x.device)[:, None].expand(batch, -1, x.shape[2], -1)
+        context = _shuffled(x[:, :, : self.shots], y[:, :, : self.shots], generator)
+        return Episode(Context(*context), *_shuffled(x[:, :, self.shots :], y[:, :, self.shots :], generator))
+
+    @property
+    def _turns(self) -> int:
+        return 4 if self.rotations else 1
+
+    def _images(self) -> tuple[Images, ByClass]:
+        found, by_class = self._found()
+        fewest = int(by_class.counts.min())
+        if self.shots + self.queries > fewest:
+            rule = f"be at most {fewest} together with queries, the images of {found.classes[by_class.counts.argmin()]}"
+            refuse("shots", rule, self.shots + self.queries, "lower shots or queries")
+        kinds = self._turns * len(found.classes)
+        if self.ways > kinds:
+            refuse("ways", f"be at most {kinds}, the classes of {self.dataset}", self.ways, "lower it")
+        return found, by_class
+
+
 @register("family", "few-shot-images")
 @dataclass(frozen=True)
-class FewShotImages:
+class FewShotImages(_FewShot):
     """Tasks of ``ways`` random classes of a dataset, in random order; a context has ``shots`` images of each class.
 
     Inputs are flat rows of pixels from 0 to 1, ``channels * size * size``, channels first. `torch.nn.Unflatten`
@@ -54,36 +99,42 @@ class FewShotImages:
     part: Part = "train"
     rotations: bool = False
 
-    def sample(self, batch: int, generator: torch.Generator) -> Episode:
-        check_draw(batch, generator)
-        found, by_class = self._images()
-        kinds = torch.rand(batch, self._turns * len(found.classes), generator=generator, device=generator.device)
-        drawn = kinds.topk(self.ways).indices
-        chosen, turns = drawn % len(found.classes), drawn // len(found.classes)  # rotations in quarter turns
-        rows = by_class.draw(chosen, self.shots + self.queries, generator)
-        pixels = found.pixels[rows.flatten(0, 1).cpu()].to(generator.device)  # (batch * ways, shots + queries, c, s, s)
-        if self.rotations:
-            each = zip(pixels, turns.flatten().tolist(), strict=True)
-            pixels = torch.stack([one.rot90(turn, (-2, -1)) for one, turn in each])
-        x = pixels.unflatten(0, (batch, self.ways)).flatten(-3).float().div_(255)
-        y = torch.eye(self.ways, device=x.device)[:, None].expand(batch, -1, x.shape[2], -1)
-        context = _shuffled(x[:, :, : self.shots], y[:, :, : self.shots], generator)
-        return Episode(Context(*context), *_shuffled(x[:, :, self.shots :], y[:, :, self.shots :], generator))
+    def _found(self) -> tuple[Images, ByClass]:
+        return sorted_images(self.dataset, self.part, self.size)
 
-    @property
-    def _turns(self) -> int:
-        return 4 if self.rotations else 1
 
-    def _images(self) -> tuple[Images, ByClass]:
-        found, by_class = sorted_images(self.dataset, self.part, self.size)
-        fewest = int(by_class.counts.min())
-        if self.shots + self.queries > fewest:
-            rule = f"be at most {fewest} together with queries, the images of {found.classes[by_class.counts.argmin()]}"
-            refuse("shots", rule, self.shots + self.queries, "lower shots or queries")
-        kinds = self._turns * len(found.classes)
-        if self.ways > kinds:
-            refuse("ways", f"be at most {kinds}, the classes of {self.dataset}", self.ways, "lower it")
-        return found, by_class
+class FewShotArrays(_FewShot):
+    """Few-shot tasks, as those of `FewShotImages`, from images of your own.
+
+    Args:
+        images: images ``(n, channels, size, size)`` or ``(n, size, size)``, bytes or floats, in NumPy or torch; the
+            path of an .npy file of them; or a dataset of pairs (image, label), such as torchvision's.
+        labels: class of each image, ``(n,)`` whole numbers or names; None for a dataset of pairs.
+        ways, shots, queries, rotations: see `FewShotImages`.
+
+    Raises:
+        ArgumentError: images or labels do not have these shapes, or there are too few of them.
+
+    >>> import numpy as np
+    >>> images = np.random.default_rng(0).random((30, 8, 8), dtype=np.float32)
+    >>> family = FewShotArrays(images, np.repeat(["cat", "dog", "owl"], 10), ways=2, queries=5)
+    >>> family.sample(1, stream(0, "doc")).xq.shape
+    torch.Size([1, 10, 64])
+    """
+
+    dataset = "these images"
+
+    def __init__(
+        self, images: Any, labels: Any = None, *, ways: int = 5, shots: int = 1, queries: int = 15,
+        rotations: bool = False,
+    ) -> None:  # fmt: skip
+        self.ways, self.shots = require_count("ways", ways, least=2), require_count("shots", shots)
+        self.queries, self.rotations = require_count("queries", queries), rotations
+        self._data = images_of(images, labels)
+        self._images()
+
+    def _found(self) -> tuple[Images, ByClass]:
+        return self._data, _by_class(self._data.labels)
 
 
 class ByClass(NamedTuple):
