@@ -42,7 +42,7 @@ PAGE = Path(__file__).parent.parent / "docs" / "mutations.md"
 # Bugs that each study has at least.
 LEAST = 5
 # Studies that take longest, which begin first.
-LONGEST = ("language-mesa", "finite-tasks", "deep")
+LONGEST = ("deep", "language-mesa", "curvature", "finite-tasks", "layernorm")
 
 
 def equal_seeds(stage: Any) -> Any:
