@@ -55,6 +55,7 @@ def equal_seeds(stage: Any) -> Any:
 
 
 def first_for_all(found: Arrays | Estimates | Mapping[str, Any]) -> Arrays | Estimates:
+    """Measurements whose replicates are all the first one."""
     if isinstance(found, Estimates):
         first = [found.names.index(name) for name in found.names]
         covariance = found.covariance[..., first, :][..., first]
@@ -137,7 +138,7 @@ def rows_of(study: Any, root: Path) -> Iterator[tuple[str, list[str]]]:
 
 
 def judged(name: str) -> tuple[list[str], list[tuple[str, str, list[str]]]]:
-    """What a process of its own does with a study: what to print, and its rows of the table."""
+    """Plant the bugs of a study, in a process of its own; return lines to print, and the rows of the table."""
     torch.set_num_threads(1)
     keep_freed_memory()
     study, start = records.registered("study")[name], time.process_time()
@@ -148,7 +149,7 @@ def judged(name: str) -> tuple[list[str], list[tuple[str, str, list[str]]]]:
             rows.append((bug, name, claims))
             lines.append(f"  {bug}: {', '.join(claims) or 'NOTHING'} ({took})")
         else:
-            lines.append(f"{name}: all claims hold but {', '.join(claims) or 'none'} ({took})")
+            lines.append(f"{name}: without a bug, all claims hold except {', '.join(claims) or 'none'} ({took})")
         start = time.process_time()
     return lines, rows
 
@@ -171,10 +172,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Plant bugs in studies, and list the claims that each of them turns.")
     parser.add_argument("studies", nargs="*", help="names of studies; all if none is given")
     parser.add_argument("--workers", type=int, default=2, help="studies side by side, one thread each")
-    told = parser.parse_args()
-    if unknown := sorted({*told.studies} - {*known}):
+    options = parser.parse_args()
+    if unknown := sorted({*options.studies} - {*known}):
         parser.error(f"studies must be registered, but {', '.join(unknown)} are not: choose from {', '.join(known)}.")
-    names = told.studies or [*known]
+    names = options.studies or [*known]
     # One more than these: results of another run.
     if few := {name: len(bugs(known[name])) + 1 for name in names if len(bugs(known[name])) + 1 < LEAST}:
         listed = ", ".join(f"{name} has {count}" for name, count in few.items())
@@ -182,7 +183,7 @@ def main() -> int:
         return 1
     names = sorted(names, key=lambda name: LONGEST.index(name) if name in LONGEST else len(LONGEST))
     rows: list[tuple[str, str, list[str]]] = []
-    with ProcessPoolExecutor(told.workers, multiprocessing.get_context("spawn")) as pool:
+    with ProcessPoolExecutor(options.workers, multiprocessing.get_context("spawn")) as pool:
         for done in as_completed([pool.submit(judged, name) for name in names]):
             lines, own = done.result()
             rows += own
