@@ -25,7 +25,7 @@ lint: .venv/installed-dev
 	$(BIN)/python -m pytest --doctest-modules src/mesascope
 
 mutations: .venv/installed-dev
-	$(BIN)/python tests/mutations.py
+	OMP_NUM_THREADS=1 $(BIN)/python tests/mutations.py
 
 torture: .venv/installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python tests/torture.py

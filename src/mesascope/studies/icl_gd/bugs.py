@@ -37,6 +37,17 @@ def _flipped(predict: Any) -> Any:
     return predictions
 
 
+def _unclipped(predict: Any) -> Any:
+    """Descent whose tokens are clipped only where they would overflow."""
+
+    def predictions(self: Any, context: Any, xq: Any) -> Any:
+        other = copy.copy(self)
+        other.token_clip = None if self.token_clip is None else 1e4
+        return predict(other, context, xq)
+
+    return predictions
+
+
 def _with_sizes(descent: Any, **sizes: Any) -> Any:
     other = copy.copy(descent)
     other._parameters = {**descent._parameters, **sizes}
@@ -58,6 +69,19 @@ def _without_gamma(tune: Any) -> Any:
     return tuned
 
 
+def _half_tuned(tune: Any) -> Any:
+    """Tuning of gradient descent that ends at half the best step sizes."""
+
+    def tuned(learner: Any, family: Any, **options: Any) -> Any:
+        found = tune(learner, family, **options)
+        if learner.gamma is not None:
+            return found
+        halves = [type(one)(0.5 * one.value, one.stderr, one.n) for one in found.step_sizes["eta"]]
+        return dataclasses.replace(found, step_sizes={"eta": halves})
+
+    return tuned
+
+
 def _raw(rescaled: Any) -> Any:
     return lambda network: [type(one)(*(part.detach() for part in one)) for one in network.products()]
 
@@ -70,6 +94,19 @@ def _shifted(sample: Any) -> Any:
         return drawn._replace(context=drawn.context._replace(y=drawn.context.y.roll(1, dims=-2)))
 
     return shifted
+
+
+def _leaking(sample: Any) -> Any:
+    """Tasks whose first pairs are the queries with their targets."""
+
+    def leaking(self: Any, batch: int, generator: Any) -> Any:
+        drawn = sample(self, batch, generator)
+        first = min(self.n_query, self.n_context)
+        context = drawn.context._replace(x=drawn.context.x.clone(), y=drawn.context.y.clone())
+        context.x[:, :first], context.y[:, :first] = drawn.xq[:, :first], drawn.yq[:, :first]
+        return drawn._replace(context=context)
+
+    return leaking
 
 
 def _at_other_queries(sensitivities: Any) -> Any:
@@ -85,6 +122,26 @@ def _at_other_queries(sensitivities: Any) -> Any:
     return wrong
 
 
+def _of_other_tasks(sensitivities: Any) -> Any:
+    """Derivatives of the prediction for the task before."""
+
+    def wrong(learner: Any, episode: Any) -> Iterator[Any]:
+        for answers, prediction, sensitivity in sensitivities(learner, episode):
+            yield answers, prediction, sensitivity.roll(1, dims=0)
+
+    return wrong
+
+
+def _reversed_sizes(read: Any) -> Any:
+    """Step sizes of the layers, from the last to the first."""
+
+    def wrong(network: Any, n_context: int) -> Any:
+        found = read(network, n_context)
+        return type(found)(*(sizes.flip(0) for sizes in found))
+
+    return wrong
+
+
 def _as_given(centred: Any) -> Any:
     return lambda self, context, xq: context
 
@@ -92,7 +149,9 @@ def _as_given(centred: Any) -> Any:
 HALF_STEP = Mutation("gradient descent takes half its step", _DESCENT, _scaled_steps(0.5))
 TWICE_STEP = Mutation("gradient descent takes twice its step", _DESCENT, _scaled_steps(2.0))
 FLIPPED_GAMMA = Mutation("gamma has the wrong sign", _DESCENT, _flipped)
+UNCLIPPED = Mutation("tokens of the reference are not clipped", _DESCENT, _unclipped)
 POOR_OPTIMUM = Mutation("GD++ is tuned to a poor local optimum", "mesascope.learners:tune_spectral", _without_gamma)
+HALF_TUNED = Mutation("gradient descent is tuned to half its best step sizes", "mesascope.learners:tune", _half_tuned)
 FIRST_END = Mutation(
     "interpolation returns its first end", "mesascope.lenses:interpolate",
     lambda interpolate: lambda a, b, t=0.5: interpolate(a, b, 0.0),
@@ -101,8 +160,18 @@ RAW_PRODUCTS = Mutation("weight products are not rescaled", "mesascope.lenses.re
 SHIFTED_TARGETS = Mutation(
     "targets are shifted against inputs", "mesascope.tasks.regression:LinearRegression.sample", _shifted
 )
+LEAK = Mutation("queries are among the context's pairs", "mesascope.tasks.regression:LinearRegression.sample", _leaking)
 OTHER_QUERIES = Mutation("sensitivities are taken at another query", "mesascope.lenses.access:sensitivities",
                          _at_other_queries)  # fmt: skip
+OTHER_TASKS = Mutation("sensitivities are those of another task", "mesascope.lenses.access:sensitivities",
+                       _of_other_tasks)  # fmt: skip
+OTHER_LENGTH = Mutation(
+    "step sizes are read for twice as many pairs", "mesascope.lenses:step_sizes",
+    lambda read: lambda network, n_context: read(network, 2 * n_context),
+)  # fmt: skip
+REVERSED_SIZES = Mutation(
+    "step sizes are read from the last layer to the first", "mesascope.lenses:step_sizes", _reversed_sizes
+)
 NOT_CENTRED = Mutation(
     "the inputs of centred descent are not centred", "mesascope.learners.transformed:Centred._centred", _as_given
 )

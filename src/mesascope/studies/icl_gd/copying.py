@@ -18,13 +18,13 @@ import numpy as np
 
 from mesascope import learners, lenses, nets, study, tasks
 from mesascope.studies.common import converged, plan
-from mesascope.studies.icl_gd import regression, shared
+from mesascope.studies.icl_gd import bugs, regression, shared
 from mesascope.studies.icl_gd.regression import SecondTraining, watch_alignment
 from mesascope.study import Claim, Figure, Level, Line, Lines, Reading, Study, above, ours, printed, stage, two_sided
 
 FIRST_LAYERS = ("softmax", "linear")
 PROBED = 16
-PREMISES = ("softmax-converged", "references-as-predicted")
+PREMISES = ("softmax-converged", "no-worse-than-zero", "references-as-predicted")
 DESCENDS = (*PREMISES, "one-step")
 
 main, run = stage("softmax-comparison", **{"two-steps": "two steps"}), stage("softmax")
@@ -171,6 +171,10 @@ STUDY = Study(
     claims=(
         # Initial losses of thousands, uncapped, would make any fall look done.
         *(converged(first, quantity="capped mse", id=f"{first}-converged") for first in FIRST_LAYERS),
+        Claim("no-worse-than-zero", "each network with a softmax first layer has a loss at most a tenth above that of "
+              "predicting zero",
+              main["mse", "trained"] / run["zero mse"].at((..., -1), "zero prediction"), study.below(1.1),
+              ours("premise"), premises=()),
         shared.as_predicted(("gd", "two-steps")),
     ),
     figures=(SOFTMAX, LINEAR),
@@ -179,4 +183,9 @@ STUDY = Study(
         "which no seed left the plateau in time.",
         shared.AVERAGED,
     ),
+    mutations=(bugs.HALF_STEP, bugs.TWICE_STEP, bugs.SHIFTED_TARGETS, bugs.LEAK),
+    mutated={
+        "training": plan(500, 6e-3, batch=128, decay_from=0.5, clip=1.0, evaluate_every=100), "tasks": 8000,
+        "sweep_tasks": 2000, "ready": SecondTraining(plan(50, 6e-3, batch=128, clip=1.0)),
+    },
 )  # fmt: skip

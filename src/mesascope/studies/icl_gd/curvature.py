@@ -16,7 +16,7 @@ import numpy as np
 
 from mesascope import learners, study
 from mesascope.studies.common import converged, plan, watch_loss
-from mesascope.studies.icl_gd import regression, shared
+from mesascope.studies.icl_gd import bugs, regression, shared
 from mesascope.study import Arrays, Bound, Claim, Estimates, Line, Lines, Reported, above, below, derived, ours, printed
 
 SIZES = (10, 25, 50, 100)
@@ -228,7 +228,7 @@ OF_GAMMA = (
           printed("Fig. 13 centre"), **study.READ_OFF, reported=Reported(tuple(PAPER_GAMMA))),
     Claim("gamma-optimal", "the gamma in trained weights is within 10 % of tuned GD++'s, for each N",
           gamma["gamma"] / gamma["gd++ gamma"], study.two_sided(0.1), derived("spectral loss"), **study.READ_OFF,
-          premises=("converged", "gd++-at-its-optimum", "gd++-as-predicted")),
+          premises=("converged", "gamma-positive", "gd++-at-its-optimum", "gd++-as-predicted")),
     Claim("gamma-condition-number", "the gamma of least condition number is within a factor of 2 of that in trained "
           "weights, for each N", spectra.map(_flattest, "gamma of least condition number") / gamma["gamma"],
           Bound(0.5, 2.0), printed("Fig. 13 centre")),
@@ -268,6 +268,15 @@ SPECTRA = study.Figure(
     claims=(*OF_SPECTRA, *OF_GAMMA, *OF_MEDIANS),
 )  # fmt: skip
 
+MUTATIONS = (
+    study.Mutation("eigenvalues are those of X X^T / N", f"{__name__}:_draws",
+                   lambda draws: lambda lab, settings, size, name: [
+                       one / size for one in draws(lab, settings, size, name)]),
+    study.Mutation("condition numbers are the smallest eigenvalue over the largest", f"{__name__}:condition_number",
+                   lambda condition: lambda spectra: 1 / condition(spectra)),
+    bugs.POOR_OPTIMUM, bugs.FLIPPED_GAMMA, bugs.SHIFTED_TARGETS,
+)  # fmt: skip
+
 STUDY = study.Study(
     name="curvature",
     source=f"{regression.PAPER}: Fig. 13",
@@ -280,14 +289,21 @@ STUDY = study.Study(
     },
     measure=measure,
     trainings=4,
-    premises=("converged",),
+    premises=("converged", "gamma-positive"),
     claims=(
         converged(*(f"pairs-{size}" for size in SIZES)),
         shared.no_better_descent(descents, "expected", "GD++", id="gd++-at-its-optimum"),
         Claim("gd++-as-predicted", "tuned GD++'s loss on fresh tasks is the one that theory gives for its step sizes, "
               "for each N", descents.ratio("gd++", "expected"), study.two_sided(0.03), ours("premise"),
               over="algorithms", at_least=1, about="algorithms"),
+        Claim("gamma-positive", "the gamma in trained weights is positive, for each N", gamma["gamma"], above(0.0),
+              ours("premise"), **study.READ_OFF, premises=()),
     ),
     figures=(SPECTRA,),
     deviations=(shared.AVERAGED,),
+    mutations=MUTATIONS,
+    mutated={
+        "training": plan(400, 2e-2, batch=256, clip=0.001), "init_scale": 0.01, "tasks": 8000, "sweep_tasks": 300,
+        "draws": 10,
+    },
 )  # fmt: skip

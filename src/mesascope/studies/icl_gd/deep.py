@@ -23,13 +23,14 @@ import numpy as np
 from mesascope import lenses, study
 from mesascope.evidence.numbers import nominal
 from mesascope.studies.common import converged, midpoint, midpoint_distances, midpoint_losses, plan
-from mesascope.studies.icl_gd import deep_networks, regression, shared
+from mesascope.studies.icl_gd import bugs, deep_networks, regression, shared
 from mesascope.studies.icl_gd.deep_networks import CLIP, LOOPED, SEPARATE, Deep, as_network
 from mesascope.studies.icl_gd.regression import SecondTraining, compare_midpoints, own_descent
 from mesascope.study import Claim, Figure, Line, Lines, Reading, Training, above, below, ours, printed, stage, two_sided
 
 TRAINED = ("separate-converged",)
 TUNED = (*TRAINED, "separate-gd++-at-its-optimum")
+GD = "gd-suits-training"
 TIED = ("looped-converged", "looped-gd++-at-its-optimum")
 
 main, looped, warm = (stage(f"{name}-comparison") for name in ("separate", "looped", "warm"))
@@ -97,6 +98,10 @@ def _without_each(name: str) -> Reading:
     return study.beside(ratios, "median loss without a layer / of the whole network, for each layer")
 
 
+def _changes(ratios: Any) -> np.ndarray:
+    return np.abs(nominal(ratios) - 1)
+
+
 def _alive_over_warm(r: Any) -> np.ndarray:
     """Every network from random weights without a dead layer, or all if each has one, over every warm one."""
     alive = nominal(_without_each("left-out")(r)).min(axis=1) > 2
@@ -113,7 +118,7 @@ def _used(name: str, id: str, which: str, premise: str) -> Claim:
     """A dead layer can be left out."""
     return Claim(id, f"without any one of its layers, the median loss of each network {which} more than doubles",
                  _without_each(name), above(2.0), ours("whether layers die in training"),
-                 premises=(premise,))  # fmt: skip
+                 premises=(premise, "layers-left-out"))  # fmt: skip
 
 
 def _apart(name: str, end: str) -> Claim:
@@ -135,10 +140,10 @@ FIVE = shared.contrast_figures(
               main["cosine", "trained", "gd++"], above(0.99), printed("Fig. 3b centre right"), premises=TUNED),
         Claim("gd++-above-gd", "each network of five layers is nearer to tuned GD++ than to tuned gradient descent",
               main["cosine", "trained", "gd++"] - main["cosine", "trained", "gd"], above(0.0, by="paper"),
-              printed("Fig. 3b centre"), premises=TUNED),
+              printed("Fig. 3b centre"), premises=(*TUNED, GD)),
         Claim("gd-early", "early in training networks of five layers are nearer to gradient descent than to GD++",
               shared.peak_difference("separate"), above(0.0, by="paper"), printed("Fig. 3b centre left"),
-              quantifier="median", premises=TUNED),
+              quantifier="median", premises=(*TUNED, GD)),
         Claim("close-to-zero", "each network of five layers has a mean half squared error below 0.02",
               main["mse", "trained"] / 2, below(0.02), printed("section 3: loss close to 0")),
     ), away=(
@@ -186,7 +191,7 @@ SPREAD = Figure(
     ), claims=(
         Claim("median-below-gd", "the median loss of five separate layers is less than a third (paper preset: a fifth) "
               "of that of five gradient steps, each tuned", main.ratio("gd", "trained", "median"),
-              {"quick": above(3.0), "paper": above(5.0)}, printed("Fig. 3b left")),
+              {"quick": above(3.0), "paper": above(5.0)}, printed("Fig. 3b left"), premises=(*TRAINED, GD)),
         Claim("median-matches-own-gd++", "the median loss of each network of five layers is within 10 % of that of "
               "GD++ with step sizes read from its weights", main.ratio("trained", "own", "median"), two_sided(0.1),
               ours("means rest on the rare contexts where deep polynomials explode")),
@@ -268,11 +273,18 @@ STUDY = study.Study(
         shared.no_better_descent(main, "gd++", "GD++ of five separate steps", id="separate-gd++-at-its-optimum",
                                  tolerance=0.1, quantity="median"),
         shared.no_better_descent(looped, "gd++", "GD++ of ten tied steps", id="looped-gd++-at-its-optimum"),
+        shared.suits_training(
+            stage("separate-input-scale"), "gd", "gradient descent of five tuned steps", id=GD
+        ),
         midpoint("looped-interpolation", id="looped-midpoint"),
         Claim("construction", "layers built to run five tuned steps of GD++ make the predictions of GD++ with the same "
               "clipping of tokens",
               built["prediction-difference", "other", "gd++"].at(slice(None, 1), "first seed"), below(0.01),
               ours("premise"), over="algorithms", at_least=1, about="algorithms"),
+        Claim("layers-left-out", "without any one of its layers, each network that starts from gradient descent has "
+              "another median loss", _without_each("warm-left-out").map(_changes, "|ratio - 1|"), above(1e-6),
+              ours("premise"), quantifier="exact", exact_because="a layer that is left out changes each prediction",
+              premises=()),
         _apart("to-own", "GD++ with its own step sizes"),
         _apart("to-tuned", "tuned GD++"),
     ),
@@ -287,4 +299,14 @@ STUDY = study.Study(
         "GD++ is tuned by L-BFGS, from 50,000 spectra or on 5,000 tasks, in place of 30,000 steps of Adam.",
         "The network with the authors' settings has one seed, and no claim rests on it.",
     ),
+    mutations=(
+        bugs.HALF_TUNED, bugs.UNCLIPPED, bugs.REVERSED_SIZES, bugs.FIRST_END,
+        study.Mutation("no layer is left out", "mesascope.studies.icl_gd.deep_networks:_without",
+                       lambda without: lambda net, layer: net),
+    ),
+    mutated={
+        "tasks": 1000, "sweep_tasks": 700, "tune_tasks": 100, "descents": plan(40, 0.02, batch=128),
+        "looped": SecondTraining(plan(20, 4e-3, batch=16, clip=0.001), init_scale=0.02),
+        "authors": SecondTraining(Training(4, 16, 5e-4, "constant", clip=10.0)),
+    },
 )  # fmt: skip

@@ -19,7 +19,7 @@ import numpy as np
 
 from mesascope import constructions, lenses, study
 from mesascope.studies.common import converged, plan, watch_loss
-from mesascope.studies.icl_gd import regression, shared
+from mesascope.studies.icl_gd import bugs, regression, shared
 from mesascope.studies.icl_gd.regression import Regression
 from mesascope.study import Bound, Claim, Level, Line, Lines, Reading, StageReading, Study, above, below, printed, stage
 
@@ -147,6 +147,18 @@ AWAY = study.Figure(
     ),
 )  # fmt: skip
 
+
+def _seen_tasks(draw: Any) -> Any:
+    """Fresh tasks that are the 2048 which the first network was trained on."""
+
+    def wrong(self: Any, family: Any, tasks: int, name: str) -> Any:
+        if name != "eval":
+            return draw(self, family, tasks, name)
+        return dataclasses.replace(family, pool=2048).seeded(self.seed).sample(2048, self.stream(name))
+
+    return wrong
+
+
 STUDY = Study(
     name="finite-tasks",
     source=f"{regression.PAPER}: Fig. 16",
@@ -163,4 +175,13 @@ STUDY = Study(
         "Ten seeds train, each on a set of tasks of its own: these sets differ too much for five to decide.",
         shared.AVERAGED,
     ),
+    mutations=(
+        study.Mutation("fresh tasks are those that the first network was trained on",
+                       "mesascope.studies.lab:Lab.draw", _seen_tasks),
+        study.Mutation("each network's own tasks are those of the next seed",
+                       "mesascope.tasks.regression:LinearRegression.seeded",
+                       lambda seeded: lambda self, seed: seeded(self, seed + 1)),
+        bugs.HALF_STEP, bugs.SHIFTED_TARGETS, bugs.LEAK, bugs.FIRST_END,
+    ),
+    mutated={"training": plan(300, 1.2e-2), "tasks": 6000, "sweep_tasks": 300, "tune_tasks": 5000, "seeds": 8},
 )  # fmt: skip

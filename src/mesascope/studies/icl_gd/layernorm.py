@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from mesascope import learners, study
 from mesascope.studies.common import converged, plan
-from mesascope.studies.icl_gd import regression, shared
+from mesascope.studies.icl_gd import bugs, regression, shared
 from mesascope.studies.icl_gd.regression import SecondTraining, contrast, network
 from mesascope.study import Bound, Claim, Reading, StageReading, Study, above, below, printed, stage
 
-ONE = ("one-layer-converged", "one-step-as-predicted")
-TWO = ("two-layers-converged", "two-steps-as-predicted")
+ONE = ("one-layer-converged", "one-step-as-predicted", "networks-as-trained")
+TWO = ("two-layers-converged", "two-steps-as-predicted", "networks-as-trained")
 OPTIMUM = "gd++-at-its-optimum"
 
 one_layer = stage("one-layer-comparison", plain="the layer without LayerNorm")
@@ -115,6 +115,7 @@ STUDY = Study(
         shared.as_predicted(("gd",), "one-layer-predicted", id="one-step-as-predicted"),
         shared.as_predicted(("gd", "gd++"), "two-layers-predicted", id="two-steps-as-predicted"),
         shared.no_better_descent(stage("two-layers-plain-comparison"), "gd++", "GD++", id=OPTIMUM),
+        shared.as_trained("one-layer", "one-layer-plain", "one-layer-two-heads", "two-layers", "two-layers-plain"),
         shared.derivatives(one_layer, id="one-layer-derivatives"),
         shared.derivatives(two_layers, id="two-layers-derivatives"),
     ),
@@ -131,4 +132,13 @@ STUDY = Study(
         shared.AVERAGED,
         "Two layers without LayerNorm, a control of ours, train for 5,000 steps.",
     ),
+    mutations=(
+        bugs.HALF_STEP, bugs.OTHER_QUERIES, bugs.POOR_OPTIMUM, bugs.SHIFTED_TARGETS, bugs.LEAK,
+        study.Mutation("LayerNorm is left out while networks are measured", "torch.nn:LayerNorm.forward",
+                       lambda forward: lambda self, tokens: tokens),
+    ),
+    mutated={
+        "training": plan(400, 1e-2, batch=256, clip=0.001), "tasks": 6000, "sweep_tasks": 2000, "tune_tasks": 5000,
+        "two_layers": SecondTraining(plan(100, 2e-2, batch=128, clip=0.001), init_scale=0.02),
+    },
 )  # fmt: skip

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from mesascope import study
-from mesascope.studies.icl_gd.regression import LAWS
+from mesascope.studies.icl_gd.regression import INPUT_SCALES, LAWS
 from mesascope.study import Claim, Figure, Level, Line, Lines, Reading, StageReading, above, below, ours, stage
 
 NAMES = {"gd": "gradient descent", "gd++": "GD++", "centred": "centred descent"}
@@ -31,6 +31,39 @@ def no_better_descent(
     return Claim(
         id, f"{what} with step sizes read from any network's weights has no smaller loss than with tuned ones",
         compared.ratio("own", reference, quantity), above(1 - tolerance), ours("premise"), about="algorithms",
+    )  # fmt: skip
+
+
+def suits_training(swept: StageReading, reference: str, what: str, *, id: str) -> Claim:
+    """Premise: step sizes of the reference suit the inputs of training.
+
+    Inputs scaled by r multiply losses by r^2 and act as step sizes times r^2, up to clipping: a reference whose step
+    sizes are half or twice the best ones has a smaller loss, over r^2, at another scale.
+    """
+
+    def relative_losses(found: Any) -> np.ndarray:
+        losses = found["mse", reference] / found.cases["x_scale"] ** 2
+        low, start, high = (INPUT_SCALES.index(scale) for scale in (0.5, 1.0, 1.5))
+        return losses[:, [low, high]] / losses[:, start, None]
+
+    return Claim(
+        id, f"at 0.5 and at 1.5 times the input scale of training, {what} has a larger loss, over the square of the "
+        "scale, than at that of training",
+        swept.map(relative_losses, "(loss / square of the scale) / that at the scale of training"), above(1.0),
+        ours("premise"), over="algorithms", at_least=1, about="algorithms",
+    )  # fmt: skip
+
+
+def as_trained(*names: str, id: str = "networks-as-trained") -> Claim:
+    """Premise: the networks that are measured are those whose training was logged, in the same state.
+
+    ``names`` are trainings with a stage ``NAME-comparison``.
+    """
+    ratios = [stage(f"{name}-comparison")["mse", "trained"] / stage(name)["mse"].at((..., -1), name) for name in names]
+    return Claim(
+        id, "on fresh tasks each network has the loss that was logged at the end of its training, to a fifth",
+        study.beside(ratios, "loss on fresh tasks / last one logged"), study.two_sided(0.2), ours("premise"),
+        premises=(),
     )  # fmt: skip
 
 

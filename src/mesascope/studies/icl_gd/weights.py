@@ -16,16 +16,16 @@ import numpy as np
 
 from mesascope import constructions, learners, lenses, study
 from mesascope.studies.common import converged, plan
-from mesascope.studies.icl_gd import regression, shared
+from mesascope.studies.icl_gd import bugs, regression, shared
 from mesascope.studies.icl_gd.regression import SecondTraining
 from mesascope.studies.icl_gd.softmax import Softmax
-from mesascope.study import Claim, Figure, Matrices, Reported, Study, below, beside, printed, stage, two_sided
+from mesascope.study import Claim, Figure, Matrices, Reported, Study, below, beside, ours, printed, stage, two_sided
 
 D = 10
-LOOPED = ("three-looped-converged",)
+LOOPED = ("three-looped-converged", "networks-as-trained")
 
 one_layer, looped, heads = (stage(f"{name}-weights") for name in ("one-layer", "three-looped", "two-heads"))
-sizes = stage("step-sizes")
+sizes, compared = stage("step-sizes"), stage("three-looped-comparison", own="GD++ with the step sizes read")
 
 
 def measure(lab: study.Lab, settings: Softmax) -> None:
@@ -80,6 +80,10 @@ def _left_of_heads(heads: np.ndarray) -> np.ndarray:
     return np.linalg.norm(_off(heads.sum(axis=1)), axis=(-2, -1)) / one_by_one.min(axis=1)
 
 
+def _of_diagonals(heads: np.ndarray) -> np.ndarray:
+    return np.diagonal(heads, axis1=-2, axis2=-1).mean(-1)
+
+
 def _heads_shown(r: Any) -> dict[str, np.ndarray]:
     one, two = heads["scaled_kq"](r)[0]
     return {"head 1 (first seed)": one, "head 2 (first seed)": two, "sum of both": one + two}
@@ -116,7 +120,7 @@ THREE_LOOPED = _beside_construction(
           "tied steps of GD++",
           beside([sizes[one] / sizes[f"gd++ {one}"] for one in ("eta", "gamma")], "size read / size tuned"),
           two_sided(0.05), printed("Fig. 9 right"), **study.READ_OFF,
-          premises=(*LOOPED, "references-as-predicted", "gd++-at-its-optimum")),
+          premises=(*LOOPED, "references-as-predicted", "gd++-at-its-optimum", "sizes-as-read")),
 )  # fmt: skip
 
 TWO_HEADS = Figure(
@@ -125,9 +129,15 @@ TWO_HEADS = Figure(
         Claim("heads-cancel", "off the diagonal, the sum of two softmax heads is at most a tenth of either",
               heads["scaled_kq"].map(
                   _left_of_heads, "|sum of both heads' products off the diagonal| / |the smaller head's|"
-              ), below(0.1), printed("Fig. 11"), **study.READ_OFF, premises=("two-heads-converged",)),
+              ), below(0.1), printed("Fig. 11"), **study.READ_OFF, premises=("two-heads-converged", "heads-descend")),
     ),
 )  # fmt: skip
+
+
+def _without_values(heads: Any) -> Any:
+    """Products of each head that leave out what W_PV multiplies them by."""
+    return lambda nets: {"scaled_kq": np.stack([net.products()[0].w_kq.detach().numpy()[:, :D, :D] for net in nets])}
+
 
 STUDY = Study(
     name="weights",
@@ -145,11 +155,26 @@ STUDY = Study(
     claims=(
         *(converged(name, id=f"{name}-converged") for name in ("one-layer", "three-looped", "two-heads")),
         shared.as_predicted(("gd++",)),
-        shared.no_better_descent(stage("three-looped-comparison"), "gd++", "GD++", id="gd++-at-its-optimum"),
+        shared.no_better_descent(compared, "gd++", "GD++", id="gd++-at-its-optimum"),
+        shared.as_trained("three-looped"),
+        Claim("sizes-as-read", "GD++ with the step sizes read from each network's weights has the network's loss, to a "
+              "quarter", compared.ratio("own", "trained"), two_sided(0.25), ours("premise"), premises=()),
+        Claim("heads-descend", "each softmax head has the sign of a gradient step: the mean diagonal of its W_KQ times "
+              "the target entry of its W_PV is negative",
+              heads["scaled_kq"].map(_of_diagonals, "mean diagonal of each head"),
+              below(0.0), ours("premise"), **study.READ_OFF, premises=()),
     ),
     figures=(ONE_LAYER, THREE_LOOPED, TWO_HEADS),
     deviations=(
         shared.AVERAGED,
         "Three looped layers train with gradients clipped at 0.001 in place of 10.",
     ),
+    mutations=(
+        bugs.RAW_PRODUCTS, bugs.OTHER_LENGTH, bugs.FLIPPED_GAMMA, bugs.POOR_OPTIMUM,
+        study.Mutation("products of heads leave out W_PV", f"{__name__}:_heads", _without_values),
+    ),
+    mutated={
+        "training": plan(600, 3e-2, batch=256, clip=0.001), "init_scale": 0.01, "tasks": 6000, "sweep_tasks": 2000,
+        "two_heads": SecondTraining(plan(500, 3e-2, batch=256, clip=0.001), init_scale=0.2), "tune_tasks": 5000,
+    },
 )  # fmt: skip

@@ -258,16 +258,6 @@ def _open_for_closed(followed: Any) -> Any:
     return wrong
 
 
-def _equal_seeds(resumed: Any) -> Any:
-    """Weights of the first network for all."""
-
-    def wrong(*arguments: Any) -> Any:
-        found = resumed(*arguments)
-        return found.with_weights({name: one[:1].expand_as(one) for name, one in found.weights.items()})
-
-    return wrong
-
-
 def _zero_weights(resumed: Any) -> Any:
     def wrong(*arguments: Any) -> Any:
         found = resumed(*arguments)
@@ -358,7 +348,6 @@ STUDY = Study(
                  lambda sound: lambda scores, targets: sound(scores, targets.roll(1, -2))),
         Mutation("test images are those of the task before", "mesascope.training.family:stacked", _task_before),
         Mutation("shares closed are shares open", "mesascope.studies.sparse.following:_followed", _open_for_closed),
-        Mutation("all seeds are equal", "mesascope.studies.lab:Lab.resumed", _equal_seeds),
         Mutation("networks are untrained", "mesascope.studies.lab:Lab.resumed", _zero_weights),
     ),
     mutated={

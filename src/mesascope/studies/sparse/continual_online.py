@@ -184,11 +184,6 @@ def _no_gradient(gradients: Any) -> Any:
     return lambda *parts, **options: {name: 0 * one for name, one in gradients(*parts, **options).items()}
 
 
-def _equal_seeds(follow: Any) -> Any:
-    """Metrics of the first seed for all."""
-    return lambda *arguments: {name: np.broadcast_to(one[:1], one.shape) for name, one in follow(*arguments).items()}
-
-
 STUDY = Study(
     name="continual-online",
     source="von Oswald's thesis, section 4.4.2",
@@ -239,7 +234,6 @@ STUDY = Study(
         Mutation("networks are untrained", "mesascope.meta.maml:MAML._gradients", _no_gradient, anew=True),
         Mutation("first batches of tasks are counted a step late", f"{_HERE}:_percent",
                  lambda percent: lambda told, first, *rest: percent(told, np.roll(first, 1, 1), *rest)),
-        Mutation("all seeds are equal", f"{_HERE}:follow_batches", _equal_seeds),
     ),
     mutated={
         "steps": 20, "stays": (0.8,), "inner_steps": 3,
