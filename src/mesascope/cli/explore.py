@@ -39,17 +39,23 @@ class Explore:
         require_package("bokeh", "mesascope explore", "explore")
         if not 0 <= self.port <= 65535:
             raise ArgumentError(f"--port must be from 0 to 65535, but is {self.port}: leave it out for a free one.")
-        from mesascope.explore.page import fill, subjects
-        from mesascope.explore.server import run, serve
-
-        found = subjects(self._own())
+        own = self._own()
         if self.save is not None:
             from mesascope.explore.saving import save
 
-            print(save(found, self.save).resolve())
+            print(save(own, self.save).resolve())
             return
+        from mesascope.explore.server import Sessions, run, serve
+
         folders = self.runs or tuple(path for path in (Path("runs"),) if path.is_dir())
-        server, address = serve(lambda doc: fill(doc, found, folders), self.host, self.port)
+
+        def load() -> Any:
+            from mesascope.explore.page import fill, subjects
+
+            found = subjects(own)
+            return lambda doc: fill(doc, found, folders)
+
+        server, address = serve(Sessions(load), self.host, self.port)
         print(f"mesascope explore: {address} (Ctrl-C stops it)", flush=True)
         run(server, address, opens=self.open)
 

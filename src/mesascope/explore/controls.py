@@ -51,6 +51,12 @@ class Controls:
         }
         return {f"control_{name}": helped(widget, text) for name, (widget, text) in helps.items()}
 
+    def extended(self) -> None:
+        """Show the whole catalogue in the menu."""
+        self._quiet = True
+        self.chosen.options = [*self.setup.catalogue]
+        self._quiet = False
+
     def _choose(self, name: str) -> None:
         self.setup.choose(name)
         self._quiet = True

@@ -99,4 +99,5 @@ class Drawing:
     def name(self, titles: dict[str, str]) -> None:
         """Set the legend's names."""
         for item, role in zip(self.legend.items, LOOKS, strict=True):
-            item.label = {"value": titles[role]}
+            if item.label != {"value": titles[role]}:
+                item.label = {"value": titles[role]}

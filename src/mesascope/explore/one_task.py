@@ -19,6 +19,8 @@ from mesascope.tasks import Context, Episode
 
 # Points of each curve, and diameter of the mark of the heaviest label, in pixels.
 POINTS, LARGEST = 81, 56
+# Pairs whose weights are written beside them; more numbers would overlap.
+MOST_LABELS = 12
 # Settings that draw the task anew.
 _DRAWN = ("scale", "noise", "pairs")
 
@@ -94,11 +96,11 @@ class OneTask:
         reach = 1.15 * max(*map(abs, places), 1e-3)
         grid = torch.linspace(-reach, reach, POINTS, dtype=torch.float64)
         xq = torch.cat([torch.tensor(places[:1], dtype=torch.float64), grid])[None, :, None] * self._direction
-        found, failed = {}, []
+        found, failed, learners = {}, [], self.setup.learners()
         for role in ROLES:
             try:
                 with torch.no_grad():
-                    answer = predict_in_eval(self.setup.learners()[role], episode.context, xq)[0, :, 0].numpy()
+                    answer = predict_in_eval(learners[role], episode.context, xq)[0, :, 0].numpy()
                 if not np.isfinite(answer).all():
                     raise NumericalError(f"predictions of {self.setup.titles[role]} must be finite, but are not: use smaller sizes.")
                 found[role] = answer
@@ -107,20 +109,20 @@ class OneTask:
                 found[role] = np.full(POINTS + 1, np.nan)
         own.answers.data = {"x": places[:1], **{role: one[:1] for role, one in found.items()}}
         own.line.location = places[0]
-        self._weigh(episode, rows[1:])
+        self._weigh(learners["network"], episode, rows[1:])
         own.name(self.setup.titles)
         own.answer.text = _said(self.setup.titles, {role: float(one[0]) for role, one in found.items()})
         own.curves.data = {"x": grid.numpy(), **{role: one[1:] for role, one in found.items()}}
         say(own.error, " ".join(dict.fromkeys(failed)))
 
-    def _weigh(self, episode: Episode, pairs: Sequence[tuple[float, float, int]]) -> None:
+    def _weigh(self, learner: Any, episode: Episode, pairs: Sequence[tuple[float, float, int]]) -> None:
         """Mark each pair by the weight of its label in the learner's prediction."""
-        found = smoother_weights(self.setup.learners()["network"], episode) if pairs else None
+        found = smoother_weights(learner, episode) if pairs else None
         weights = np.zeros(len(pairs)) if found is None else found[0, 0].numpy()
         size = LARGEST * np.sqrt(np.abs(weights) / max(np.abs(weights).max(initial=0), 1e-12))
         self.drawing.marks.data = {
             "x": [row[0] for row in pairs], "y": [row[1] for row in pairs], "size": size, "weight": weights,
-            "colour": [SIGNS[bool(weight >= 0)] for weight in weights], "text": [f"{one:.2f}" for one in weights],
+            "colour": [SIGNS[bool(weight >= 0)] for weight in weights], "text": [f"{one:.2f}" if len(pairs) <= MOST_LABELS else "" for one in weights],
         }  # fmt: skip
 
     def _moved(self) -> None:

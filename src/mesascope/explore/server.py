@@ -3,21 +3,60 @@
 from __future__ import annotations
 
 import errno
+import logging
+import threading
 import webbrowser
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 from bokeh.application import Application
 from bokeh.application.handlers import FunctionHandler
+from bokeh.core.templates import get_env
+from bokeh.document import Document
 from bokeh.server.server import Server
 
-from mesascope.errors import ArgumentError
+from mesascope.errors import ArgumentError, MesascopeError, one_line
+from mesascope.explore.files import asset
 
 LOOPBACK = "127.0.0.1"
+Fill = Callable[[Document], None]
 
 
-def serve(fill: Callable[[Any], None], host: str = LOOPBACK, port: int = 0) -> tuple[Server, str]:
+class Sessions:
+    """Fills the document of each session; sessions wait on a page that reloads while ``load`` runs in a thread.
+
+    Args:
+        load: imports and reads the page's parts, and returns the function that fills a document.
+    """
+
+    def __init__(self, load: Callable[[], Fill]) -> None:
+        self.load, self.fill, self.problem = load, None, ""
+        threading.Thread(target=self._load, daemon=True).start()
+
+    def _load(self) -> None:
+        try:
+            self.fill: Fill | None = self.load()
+        except Exception as error:
+            self.problem = _sentence(error)
+
+    def __call__(self, doc: Document) -> None:
+        try:
+            if self.fill is not None:
+                self.fill(doc)
+                return
+        except Exception as error:
+            self.problem = _sentence(error)
+            for root in [*doc.roots]:
+                doc.remove_root(root)
+        doc.title, doc.template = "mesascope explore", get_env().from_string(asset("wait.html"))
+        doc.template_variables.update(page_css=asset("page.css"), problem=self.problem)
+
+
+def _sentence(error: Exception) -> str:
+    return str(error) if isinstance(error, MesascopeError) else f"{type(error).__name__}: {one_line(error)}."
+
+
+def serve(fill: Fill, host: str = LOOPBACK, port: int = 0) -> tuple[Server, str]:
     """Start a server of the page that ``fill`` puts into each session's document; return it and its address.
 
     Pages of other origins cannot connect to it.
@@ -29,22 +68,25 @@ def serve(fill: Callable[[Any], None], host: str = LOOPBACK, port: int = 0) -> t
     Raises:
         ArgumentError: the port is in use, or the host is no address of this machine.
     """
-    named = ["localhost", LOOPBACK, host] if host == LOOPBACK else [host]
+    logging.getLogger("bokeh").setLevel(logging.ERROR)
+    logging.getLogger("tornado.access").setLevel(logging.CRITICAL)
+    options: dict[str, Any] = {"unused_session_lifetime_milliseconds": 30_000}
     try:
-        server = Server(
-            {"/": Application(FunctionHandler(fill))}, address=host, port=port, allow_websocket_origin=["placeholder"],
-            keep_alive_milliseconds=10_000, check_unused_sessions_milliseconds=5_000,
-            unused_session_lifetime_milliseconds=30_000,
-        )  # fmt: skip
+        server = Server({"/": Application(FunctionHandler(fill))}, address=host, port=port, **options)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
-            raise ArgumentError(f"--port must be free, but {port} is in use: pass another, or none for a free one.") from None
+            raise ArgumentError(
+                f"--port must be free, but {port} is in use: pass another, or leave it out for a free one."
+            ) from None
+        if error.errno == errno.EACCES:
+            raise ArgumentError(f"--port must be one that you may open, but {port} is not: pass one above 1023.") from None
         raise ArgumentError(
             f"--host must be an address of this machine, but is {host!r} ({error.strerror}): leave it out."
         ) from None
-    allowed = {f"{one}:{server.port}" for one in named}
-    server._tornado.websocket_origins.clear()
-    server._tornado.websocket_origins.update(allowed)
+    names = {LOOPBACK, "localhost"} if host in (LOOPBACK, "localhost") else {host}
+    origins = server._tornado.websocket_origins
+    origins.clear()
+    origins.update(f"{name}:{server.port}" for name in names)
     server.start()
     return server, f"http://{host}:{server.port}/"
 
@@ -57,6 +99,3 @@ def run(server: Server, address: str, *, opens: bool = False) -> None:
         server.io_loop.start()
     finally:
         server.stop()
-
-
-__all__ = ["run", "serve", "Mapping", "Path", "Sequence"]

@@ -37,13 +37,13 @@ class Setup:
         self.subjects, self.seed, self.chosen = dict(subjects), 0, "nearest-neighbours"
         self.values: dict[str, float] = {}
         self._listeners: list[Callable[[], None]] = []
+        self._extended = False
         self.choose(next(iter(self.subjects)))
 
     def choose(self, name: str) -> None:
         """Show another learner, with the settings of its training."""
         self.name, self.subject = name, self.subjects[name]
-        for cached in ("catalogue", "_wrapped"):
-            self.__dict__.pop(cached, None)
+        self.__dict__.pop("catalogue", None)
         family, algorithm = self.subject.family, self.subject.algorithm
         gamma = algorithm.gamma
         self.values = {
@@ -64,8 +64,14 @@ class Setup:
 
     @cached_property
     def catalogue(self) -> dict[str, Candidate]:
-        """Candidates of `identify`, by name."""
-        return {one.name: one for one in candidates(self.subject.family)}
+        """Candidates of `identify`, by name; those of scikit-learn follow once it is imported: see `extend`."""
+        return {one.name: one for one in candidates(self.subject.family, sklearn=self._extended)}
+
+    def extend(self) -> None:
+        """Add scikit-learn's estimators to the catalogue, if it is installed; importing it takes a second."""
+        candidates(self.subject.family)
+        self._extended = True
+        self.__dict__.pop("catalogue", None)
 
     @property
     def has(self) -> dict[str, bool]:

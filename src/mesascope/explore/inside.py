@@ -1,0 +1,168 @@
+"""Inside: weights of the network and of the construction side by side, spectra, and attention maps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from bokeh.document import Document
+from bokeh.models import ColorBar, ColumnDataSource, LinearColorMapper, Whisker
+
+from mesascope import constructions, lenses
+from mesascope.errors import MesascopeError
+from mesascope.explore.later import Later
+from mesascope.explore.plots import LOOKS, MARKS, alert, legend, plot, words
+from mesascope.explore.setup import Setup
+from mesascope.identification import smoother_weights, spectral_filter
+from mesascope.lenses.needs import HasProducts
+from mesascope.nets import HookedModule
+from mesascope.tasks import Episode
+
+# Blue to white to orange, the signs' colours of the page.
+PALETTE = ("#0072B2", "#5BA4D1", "#A9CFE7", "#F4F4F4", "#F3BE9A", "#E68D4D", "#D55E00")
+WIDTH = 2.58  # standard errors on each side of an interval of 99 %
+FILTERED = ("network", "algorithm", "ridge")
+MAPS = {
+    "trained_kq": "W_KQ, network", "trained_pv": "W_PV, network", "built_kq": "W_KQ, constructed",
+    "built_pv": "W_PV, constructed",
+}  # fmt: skip
+
+
+class Inside:
+    """Panel of weights, spectra and attention."""
+
+    def __init__(self, setup: Setup, doc: Document, episode: Callable[[], Episode]) -> None:
+        self.setup, self.episode = setup, episode
+        self.error, self.mark, self.note = alert(), words(""), words("")
+        self.maps = {name: _heat(title) for name, title in MAPS.items()}
+        self.attention = _heat("Attention of each head: pairs (columns), then the query as last row")
+        self.filters = {role: ColumnDataSource({name: [] for name in ("x", "y", "low", "high")}) for role in FILTERED}
+        self.eigenvalues = ColumnDataSource({"x": [], "y": []})
+        self.spectrum = self._spectrum()
+        self.later = Later(doc, self._work, self._show, self.mark, self.error)
+        setup.listen(self.later.request)
+        self.later.request()
+
+    def _spectrum(self) -> Any:
+        found = plot("Spectral filter", "eigenvalue of X'X / n", "factor on its direction", height=300)
+        items = {}
+        for role, source in self.filters.items():
+            colour, dash = LOOKS[role]
+            lines = [
+                found.line("x", "y", source=source, color=colour, line_dash=dash, line_width=2),
+                found.scatter("x", "y", source=source, color=colour, marker=MARKS[role], size=7),
+            ]
+            found.add_layout(Whisker(base="x", lower="low", upper="high", source=source, line_color=colour))
+            items[role] = lines
+        ticks = found.scatter("x", "y", source=self.eigenvalues, marker="dash", angle=np.pi / 2, size=16, color="gray")
+        self.legend = legend(found, {**items, "eigenvalues of the task above": [ticks]})
+        return found
+
+    def _work(self) -> Callable[[], Any]:
+        setup, task = self.setup, self.episode()
+        learners, titles, values = setup.learners(), setup.titles, dict(setup.values)
+        network = setup.subject.learner
+        d_in, has_gamma = setup.subject.d_in, setup.subject.has_gamma
+
+        def work() -> Any:
+            tasks = setup.tasks()
+            curves = {role: _filter(learners[role], tasks) for role in FILTERED}
+            x = task.context.x
+            spectrum = torch.linalg.eigvalsh(x.mT @ x / max(x.shape[-2], 1))[0]
+            built = _built(d_in, values, has_gamma, x.shape[-2])
+            return titles, curves, spectrum.numpy(), _products(network), _products(built), _attention(network, task)
+
+        return work
+
+    def _show(self, found: Any) -> None:
+        titles, curves, spectrum, own, built, attention = found
+        for role, rows in curves.items():
+            self.filters[role].data = rows
+        for item, role in zip(self.legend.items, FILTERED, strict=False):
+            item.label = {"value": titles[role]}
+        self.eigenvalues.data = {"x": spectrum, "y": np.zeros(len(spectrum))}
+        for name, one in zip(MAPS, (*(own or (None, None)), *(built or (None, None))), strict=True):
+            _put(self.maps[name], one)
+        _put(self.attention, attention)
+        lacks = f"{titles['network']} has no weights to read. " if own is None else ""
+        self.note.text = lacks + NOTE
+
+    @property
+    def roots(self) -> dict[str, Any]:
+        maps = {f"inside_{name}": one for name, one in self.maps.items()}
+        return {
+            "inside_error": self.error, "inside_mark": self.mark, "inside_note": self.note, **maps,
+            "inside_spectrum": self.spectrum, "inside_attention": self.attention,
+        }  # fmt: skip
+
+
+NOTE = (
+    "Products of the first layer; heads stand side by side, rows and columns are the inputs and then the label. Those "
+    "of linear layers are scaled so that W_KQ has a mean diagonal of 1 on the inputs."
+)
+
+
+def _filter(learner: Any, tasks: Episode) -> dict[str, Any]:
+    """Spectral filter of a learner by eigenvalue, with intervals; empty if it does not answer."""
+    weights = smoother_weights(learner, tasks)
+    rows = [] if weights is None else spectral_filter(weights.double(), tasks)[0]
+    y = [row["filter"] for row in rows]
+    return {
+        "x": [row["eigenvalue"] for row in rows], "y": [one.value for one in y],
+        "low": [one.value - WIDTH * one.stderr for one in y], "high": [one.value + WIDTH * one.stderr for one in y],
+    }  # fmt: skip
+
+
+def _built(d_in: int, values: dict[str, float], has_gamma: bool, pairs: int) -> Any:
+    """Network that is constructed to run the algorithm."""
+    steps, pairs = int(values["depth"]), max(pairs, 1)
+    if has_gamma:
+        return constructions.gradient_descent_plus_plus(d_in, 1, values["eta"], values["gamma"], pairs, steps).network
+    return constructions.gradient_descent(d_in, 1, values["eta"], pairs, steps).network
+
+
+def _products(network: Any) -> tuple[np.ndarray, np.ndarray] | None:
+    """W_KQ and W_PV of the first layer, heads side by side; None without weights."""
+    if not isinstance(network, HasProducts):
+        return None
+    try:
+        first = (lenses.rescaled_products(network) if network.linear else network.products())[0]
+    except MesascopeError:
+        first = network.products()[0]
+    kq, pv = (np.concatenate([*one.detach().double().numpy()], axis=1) for one in (first.w_kq, first.w_pv))
+    return kq, pv
+
+
+def _attention(network: Any, task: Episode) -> np.ndarray | None:
+    """Attention of each head of the first softmax layer to the pairs, side by side; None without softmax."""
+    if not isinstance(network, HookedModule) or getattr(network, "linear", True):
+        return None
+    dtype = next(network.parameters()).dtype
+    own = task.to(dtype)
+    with torch.no_grad():
+        _, kept = network.run_with_cache(own.context, own.xq, names="*layers.0.attention.pattern")
+    patterns = [*kept.values()]
+    return np.concatenate([*patterns[0][0].double().numpy()], axis=1) if patterns else None
+
+
+def _heat(title: str) -> Any:
+    found = plot(title, "", "", height=230)
+    mapper = LinearColorMapper(palette=PALETTE, low=-1, high=1)
+    source = ColumnDataSource({"image": [], "w": [], "h": []})
+    found.image("image", x=0, y=0, dw="w", dh="h", source=source, color_mapper=mapper, name="image")
+    found.add_layout(ColorBar(color_mapper=mapper, width=8, background_fill_alpha=0), "right")
+    found.axis.visible = found.grid.visible = False
+    found.y_range.flipped = True
+    return found
+
+
+def _put(found: Any, matrix: np.ndarray | None) -> None:
+    """Show a matrix, its first row on top, on a scale that is even around 0."""
+    found.visible = matrix is not None
+    if matrix is not None:
+        image = found.select_one({"name": "image"})
+        bound = float(np.abs(matrix).max(initial=1e-9))
+        image.glyph.color_mapper.update(low=-bound, high=bound)
+        image.data_source.data = {"image": [matrix], "w": [matrix.shape[1]], "h": [matrix.shape[0]]}
