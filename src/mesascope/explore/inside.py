@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from bokeh.document import Document
-from bokeh.models import ColorBar, ColumnDataSource, LinearColorMapper, Whisker
+from bokeh.models import BasicTicker, ColorBar, ColumnDataSource, LinearColorMapper, Whisker
 
 from mesascope import constructions, lenses
 from mesascope.errors import MesascopeError
@@ -20,8 +20,8 @@ from mesascope.lenses.needs import HasProducts
 from mesascope.nets import HookedModule
 from mesascope.tasks import Episode
 
-# Blue to white to orange, the signs' colours of the page.
-PALETTE = ("#0072B2", "#5BA4D1", "#A9CFE7", "#F4F4F4", "#F3BE9A", "#E68D4D", "#D55E00")
+# Orange for negative numbers, white, and blue for positive ones, as of the discs of weights.
+PALETTE = ("#D55E00", "#E68D4D", "#F3BE9A", "#F4F4F4", "#A9CFE7", "#5BA4D1", "#0072B2")
 WIDTH = 2.58  # standard errors on each side of an interval of 99 %
 FILTERED = ("network", "algorithm", "ridge")
 MAPS = {
@@ -37,7 +37,7 @@ class Inside:
         self.setup, self.episode = setup, episode
         self.error, self.mark, self.note = alert(), words(""), words("")
         self.maps = {name: _heat(title) for name, title in MAPS.items()}
-        self.attention = _heat("Attention of each head: pairs (columns), then the query as last row")
+        self.attention = _heat("Attention to pairs (columns), heads side by side; last row: query")
         self.filters = {role: ColumnDataSource({name: [] for name in ("x", "y", "low", "high")}) for role in FILTERED}
         self.eigenvalues = ColumnDataSource({"x": [], "y": []})
         self.spectrum = self._spectrum()
@@ -152,7 +152,8 @@ def _heat(title: str) -> Any:
     mapper = LinearColorMapper(palette=PALETTE, low=-1, high=1)
     source = ColumnDataSource({"image": [], "w": [], "h": []})
     found.image("image", x=0, y=0, dw="w", dh="h", source=source, color_mapper=mapper, name="image")
-    found.add_layout(ColorBar(color_mapper=mapper, width=8, background_fill_alpha=0), "right")
+    ticks = BasicTicker(desired_num_ticks=4)
+    found.add_layout(ColorBar(color_mapper=mapper, width=8, background_fill_alpha=0, ticker=ticks), "right")
     found.axis.visible = found.grid.visible = False
     found.y_range.flipped = True
     return found

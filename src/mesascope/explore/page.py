@@ -14,24 +14,30 @@ from mesascope.explore.files import asset
 from mesascope.explore.inside import Inside
 from mesascope.explore.one_task import OneTask
 from mesascope.explore.parting import Parting
+from mesascope.explore.run_list import RunList
 from mesascope.explore.sequences import Sequences
 from mesascope.explore.setup import TASKS, Setup
 from mesascope.explore.subjects import REGRESSORS, Subject, shipped
 
+# Anchor, title, text, controls, figures and layout of each panel below the first.
 SECTIONS = (
     ("parting", "Where they part",
      f"The same learners on {TASKS:,} fresh tasks, paired; bars are intervals of 99 %. Every change above measures anew.",
-     ("parting_error", "parting_mark", "parting_left", "parting_right", "parting_break", "parting_broken"), "halves"),
+     ("break",), ("parting_left", "parting_right", "parting_broken"), "halves"),
     ("inside", "Inside",
      "Weights of the network beside those of a network constructed to run the algorithm at the sliders' step sizes, the "
      "factor with which predictions take up each direction of the inputs, and the attention of softmax layers.",
-     ("inside_error", "inside_mark", "inside_trained_kq", "inside_built_kq", "inside_trained_pv", "inside_built_pv",
-      "inside_spectrum", "inside_attention", "inside_note"), "halves"),
+     (), ("inside_trained_kq", "inside_built_kq", "inside_trained_pv", "inside_built_pv", "inside_spectrum",
+          "inside_attention"), "quarters"),
     ("sequences", "Sequences",
      "Elements of a linear system, each predicted from those before it by a hybrid of softmax and mesa layers, two "
      "softmax layers, and least squares. A probe is a linear map from a layer's tokens to the next element.",
-     ("sequences_error", "sequences_mark", "control_angle", "control_system_noise", "control_start", "sequences_left",
-      "sequences_right", "sequences_probe"), "halves thirds"),
+     ("angle", "system_noise", "start"), ("sequences_left", "sequences_right", "sequences_probe"), "thirds"),
+    ("runs", "Runs",
+     "Folders of runs with their verdicts. A claim is judged by its interval, drawn against the shaded range that its "
+     "bound allows.",
+     ("run", "claim", "stage", "first", "second", "metric", "read"),
+     ("runs_table", "runs_curves", "runs_claims", "runs_shown", "runs_arrays"), "halves"),
 )  # fmt: skip
 CONTROLS = ("subject", "chosen", *SLIDERS, "again")
 
@@ -46,7 +52,7 @@ def template() -> Any:
 
 
 def variables(
-    known: Sequence[str], sections: Sequence[tuple[str, str, str, Sequence[str], str]], note: str = ""
+    known: Sequence[str], sections: Sequence[tuple[Any, ...]], note: str = ""
 ) -> dict[str, Any]:
     """Variables of the template; ``known`` are names of roots."""
     panels = [("task", "One task"), *((anchor, title) for anchor, title, *_ in sections)]
@@ -60,7 +66,7 @@ def fill(doc: Document, found: Mapping[str, Subject], folders: Sequence[Path] = 
     """Put the page into a document of a session."""
     setup = Setup(found)
     controls, task = Controls(setup), OneTask(setup)
-    panels = (controls, task, Parting(setup, doc), Inside(setup, doc, task.episode), Sequences(doc))
+    panels = (controls, task, Parting(setup, doc), Inside(setup, doc, task.episode), Sequences(doc), RunList(folders, doc))
     roots: dict[str, Any] = {}
     for panel in panels:
         roots |= panel.roots

@@ -75,7 +75,7 @@ class Parting:
         button = helped(self.button, f"Compares the learners again on changed tasks: {', '.join(BREAKS)}.")
         return {
             "parting_error": self.error, "parting_mark": self.mark, "parting_left": self.left,
-            "parting_right": self.right, "parting_break": button, "parting_broken": self.figure,
+            "parting_right": self.right, "control_break": button, "parting_broken": self.figure,
         }  # fmt: skip
 
 
@@ -129,4 +129,5 @@ def _dots(title: str, x: str, source: ColumnDataSource, height: int = 190, *, na
     if named:
         found.add_layout(LabelSet(x="value", y="name", text="text", source=source, y_offset=7, text_font_size="11px"))
     found.x_range.range_padding = 0.3
+    found.y_range.range_padding = 0.2
     return found

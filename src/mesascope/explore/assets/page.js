@@ -31,6 +31,14 @@ window.mesascope = window.mesascope || {};
   };
   find();
 
+  // Buttons within tables choose a value of a menu.
+  document.addEventListener("click", (event) => {
+    const button = event.composedPath().find((one) => one.dataset?.menu);
+    const doc = window.Bokeh?.documents[0];
+    if (button) for (const model of doc._all_models.values())
+      if (model.name === "menu_" + button.dataset.menu) model.value = button.dataset.value;
+  });
+
   // Rows of the query and the pairs, in the form of the source "live".
   const rows = ({ points, query }) => {
     const [p, q] = [points.data, query.data], at = (data, name) => Array.from(data[name] ?? []);
