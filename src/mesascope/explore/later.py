@@ -40,6 +40,11 @@ class Later:
             self._waits = True
             self.doc.add_timeout_callback(self._begin, _JOIN)
 
+    def now(self) -> None:
+        """Compute and show the numbers before returning, for a page without a server."""
+        self.show(self.compute()())
+        self.mark.text = ""
+
     def _begin(self) -> None:
         self._waits = False
         if self._busy:

@@ -21,6 +21,9 @@ from mesascope.tasks import Context, Episode
 POINTS, LARGEST = 81, 56
 # Pairs whose weights are written beside them; more numbers would overlap.
 MOST_LABELS = 12
+DISCS = (
+    "The area of a disc is the weight of its label in the network's prediction: blue if positive, orange if negative."
+)
 # Settings that draw the task anew.
 _DRAWN = ("scale", "noise", "pairs")
 
@@ -177,4 +180,4 @@ class OneTask:
 def _said(titles: dict[str, str], answers: dict[str, float]) -> str:
     """Predictions at the query in one sentence."""
     listed = ", ".join(f"{titles[role]} {answer:.3f}" for role, answer in answers.items())
-    return f"Predictions at the query: {listed}. The area of a disc is the weight of its label in the network's prediction: blue if positive, orange if negative."
+    return f"Predictions at the query: {listed}. {DISCS}"

@@ -22,7 +22,7 @@ from mesascope.explore.subjects import REGRESSORS, Subject, shipped
 # Anchor, title, text, controls, figures and layout of each panel below the first.
 SECTIONS = (
     ("parting", "Where they part",
-     f"The same learners on {TASKS:,} fresh tasks, paired; bars are intervals of 99 %. Every change above measures anew.",
+     f"The same learners on {TASKS:,} fresh tasks, paired; bars are intervals of 99 %.",
      ("break",), ("parting_left", "parting_right", "parting_broken"), "halves"),
     ("inside", "Inside",
      "Weights of the network beside those of a network constructed to run the algorithm at the sliders' step sizes, the "
@@ -39,6 +39,7 @@ SECTIONS = (
      ("run", "claim", "stage", "first", "second", "metric", "read"),
      ("runs_table", "runs_curves", "runs_claims", "runs_shown", "runs_arrays"), "halves"),
 )  # fmt: skip
+NOTE = "Every change of a setting measures all panels anew."
 CONTROLS = ("subject", "chosen", *SLIDERS, "again")
 
 
@@ -75,4 +76,4 @@ def fill(doc: Document, found: Mapping[str, Subject], folders: Sequence[Path] = 
         doc.add_root(model)
     doc.title = "mesascope explore"
     doc.template = template()
-    doc.template_variables.update(variables([*roots], SECTIONS))
+    doc.template_variables.update(variables([*roots], SECTIONS, NOTE))

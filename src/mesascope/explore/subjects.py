@@ -67,7 +67,12 @@ class Subject:
         if self.has_gamma:
             return learners.GradientDescentPlusPlus(depth, eta, gamma)
         descent = learners.GradientDescent(depth, eta)
-        return learners.Centred(descent) if self.record and "centred" in self.record["algorithm"] else descent
+        return learners.Centred(descent) if self.is_centred else descent
+
+    @property
+    def is_centred(self) -> bool:
+        """True if the algorithm subtracts the mean of the context's inputs first."""
+        return bool(self.record) and "centred" in self.record["algorithm"]
 
     @property
     def has_gamma(self) -> bool:
@@ -77,7 +82,7 @@ class Subject:
     @property
     def algorithm_title(self) -> str:
         """Name of the algorithm."""
-        return "GD++" if self.has_gamma else "gradient descent"
+        return "GD++" if self.has_gamma else "centred descent" if self.is_centred else "gradient descent"
 
 
 def shipped(name: str) -> Subject:
