@@ -45,9 +45,9 @@ class RunList:
         for name in ("first", "second"):
             self._on(name, self._metrics)
         self._on("metric", self._draw)
-        later = Later(doc, lambda: self._read, self._put, self.mark, self.error)
-        self.again.on_click(later.request)
-        later.request()
+        self.later = Later(doc, lambda: self._read, self._put, self.mark, self.error)
+        self.again.on_click(self.later.request)
+        self.later.request()
 
     def _on(self, name: str, action: Callable[[], None]) -> None:
         def guarded() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import socket
 import threading
 import webbrowser
 from collections.abc import Callable
@@ -70,25 +71,32 @@ def serve(fill: Fill, host: str = LOOPBACK, port: int = 0) -> tuple[Server, str]
     """
     logging.getLogger("bokeh").setLevel(logging.ERROR)
     logging.getLogger("tornado.access").setLevel(logging.CRITICAL)
+    _require_free(host, port)
     options: dict[str, Any] = {"unused_session_lifetime_milliseconds": 30_000}
-    try:
-        server = Server({"/": Application(FunctionHandler(fill))}, address=host, port=port, **options)
-    except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            raise ArgumentError(
-                f"--port must be free, but {port} is in use: pass another, or leave it out for a free one."
-            ) from None
-        if error.errno == errno.EACCES:
-            raise ArgumentError(f"--port must be one that you may open, but {port} is not: pass one above 1023.") from None
-        raise ArgumentError(
-            f"--host must be an address of this machine, but is {host!r} ({error.strerror}): leave it out."
-        ) from None
+    server = Server({"/": Application(FunctionHandler(fill))}, address=host, port=port, **options)
     names = {LOOPBACK, "localhost"} if host in (LOOPBACK, "localhost") else {host}
     origins = server._tornado.websocket_origins
     origins.clear()
     origins.update(f"{name}:{server.port}" for name in names)
     server.start()
     return server, f"http://{host}:{server.port}/"
+
+
+def _require_free(host: str, port: int) -> None:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+            probe.listen()
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                remedy = "pass another, or leave it out for a free one"
+                raise ArgumentError(f"--port must be free, but {port} is in use: {remedy}.") from None
+            if error.errno == errno.EACCES:
+                raise ArgumentError(f"--port must be yours to open, but {port} is not: pass one above 1023.") from None
+            raise ArgumentError(
+                f"--host must be an address of this machine, but is {host!r} ({error.strerror}): leave it out."
+            ) from None
 
 
 def run(server: Server, address: str, *, opens: bool = False) -> None:

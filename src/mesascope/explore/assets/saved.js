@@ -117,6 +117,7 @@
     own.compute();
   };
   own.start = (parts, sources, controls, payload) => {
+    own.payload = payload;
     [drawing, widgets, page] = [sources, controls, { ...payload, ...parts }];
     choose();
     show();
