@@ -82,8 +82,13 @@ class Visit:
         self.page.wait_for_function(f"(before) => JSON.stringify(({CURVE})()) !== before",
                                     arg=json.dumps(before, separators=(",", ":")))  # fmt: skip
 
+    def spot(self, source, index):
+        """Place of a point once the axes have settled."""
+        self.page.wait_for_timeout(500)
+        return self.page.evaluate(PLACE, [source, index])
+
     def drag(self, source, index, right, down):
-        x, y = self.page.evaluate(PLACE, [source, index])
+        x, y = self.spot(source, index)
         self.page.mouse.move(x, y)
         self.page.mouse.down()
         for share in (0.3, 0.6, 1.0):
@@ -121,10 +126,10 @@ def test_a_point_is_dragged_added_and_deleted(visit):
     visit.changes(lambda: visit.drag("points", 0, 40, -60))
     visit.changes(lambda: visit.drag("query", 0, 30, 0) or visit.drag("points", 1, 0, 50))
     count = len(visit.page.evaluate(POINTS, "points"))
-    x, y = visit.page.evaluate(PLACE, ["points", 2])
+    x, y = visit.spot("points", 2)
     visit.changes(lambda: visit.page.mouse.click(x + 60, y - 80))
     assert len(visit.page.evaluate(POINTS, "points")) == count + 1
-    x, y = visit.page.evaluate(PLACE, ["points", count])
+    x, y = visit.spot("points", count)
     visit.page.mouse.click(x, y)
     visit.changes(lambda: visit.page.keyboard.press("Backspace"))
     assert len(visit.page.evaluate(POINTS, "points")) == count
@@ -133,7 +138,7 @@ def test_a_point_is_dragged_added_and_deleted(visit):
 def test_every_slider_moves_by_keyboard(visit):
     for name in ("scale", "noise", "pairs", "depth"):
         visit.changes(lambda name=name: visit.slide(name))
-    visit.page.locator(f"#{visit.place('subject')} select").select_option("looped-1")
+    visit.page.locator(f"#{visit.place('subject')} select").select_option(label="two looped layers, 1 input")
     visit.page.wait_for_timeout(500)
     role = CURVE.replace("data.network", "data.algorithm")
     for name in ("eta", "gamma"):
@@ -144,8 +149,8 @@ def test_every_slider_moves_by_keyboard(visit):
 
 
 def test_another_network_and_another_learner_are_chosen(visit):
-    visit.changes(lambda: visit.page.locator(f"#{visit.place('subject')} select").select_option("softmax-10"))
-    visit.page.locator(f"#{visit.place('chosen')} select").select_option("gaussian kernel-smoother")
+    visit.changes(lambda: visit.page.locator(f"#{visit.place('subject')} select").select_option(label="softmax layer of two heads, 10 inputs"))
+    visit.page.locator(f"#{visit.place('chosen')} select").select_option(label="gaussian kernel-smoother")
     visit.page.get_by_text("gaussian kernel-smoother (chosen)").first.wait_for(state="attached")
 
 
@@ -187,17 +192,23 @@ def test_a_saved_page_opens_from_disk(browser, saved):
     visit.changes(lambda: visit.drag("points", 0, 40, -60))
     for name in ("scale", "noise", "pairs", "depth"):
         visit.changes(lambda name=name: visit.slide(name))
-    visit.changes(lambda: visit.page.locator(f"#{visit.place('subject')} select").select_option("softmax-10"))
+    visit.changes(lambda: visit.page.locator(f"#{visit.place('subject')} select").select_option(label="softmax layer of two heads, 10 inputs"))
     visit.changes(lambda: visit.page.get_by_role("button", name="New task").click())
     visit.done()
 
 
-@pytest.mark.parametrize("subject", REGRESSORS)
-def test_a_saved_page_predicts_as_python_does(browser, saved, subject):
+@pytest.fixture(scope="module")
+def opened(browser, saved):
     page = browser.new_page()
     page.goto(saved.as_uri())
-    page.wait_for_selector("body.ready")
-    setup = Setup(subjects())
+    page.wait_for_function("() => window.mesascope?.payload")
+    yield page, Setup(subjects())
+    page.close()
+
+
+@pytest.mark.parametrize("subject", REGRESSORS)
+def test_a_saved_page_predicts_as_python_does(opened, subject):
+    page, setup = opened
     setup.choose(subject)
     setup.values |= {"depth": 2, "gamma": 0.02, "noise": 0.3}
     episode = setup.family(n_query=4).sample(1, stream(3, "test")).to(torch.float64)
@@ -218,4 +229,3 @@ def test_a_saved_page_predicts_as_python_does(browser, saved, subject):
         with torch.no_grad():
             wanted = predict_in_eval(learner, Context(*context), xq)[0, :, 0]
         assert torch.tensor(found, dtype=torch.float64) == pytest.approx(wanted, abs=1e-6, rel=1e-6), name
-    page.close()
