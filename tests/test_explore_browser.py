@@ -31,7 +31,7 @@ PLACE = """([source, index]) => {
   const box = view.el.getBoundingClientRect(), data = doc.get_model_by_name(source).data_source.data;
   return [box.left + view.frame.x_scale.compute(data.x[index]), box.top + view.frame.y_scale.compute(data.y[index])];
 }"""
-CURVE = "() => [...Bokeh.documents[0].get_model_by_name('network').data_source.data.network]"
+CURVE = "() => [...Bokeh.documents[0].get_model_by_name('curve_network').data_source.data.network]"
 POINTS = "(name) => [...Bokeh.documents[0].get_model_by_name(name).data_source.data.x]"
 
 
@@ -72,7 +72,7 @@ class Visit:
         self.page.on("pageerror", lambda error: self.errors.append(str(error)))
         self.page.goto(address)
         self.page.wait_for_selector("body.ready")
-        self.page.wait_for_function("() => Bokeh.documents[0].get_model_by_name('network')?.data_source.data.x.length > 2")
+        self.page.wait_for_function("() => Bokeh.documents[0].get_model_by_name('curve_network')?.data_source.data.x.length > 2")
         self.page.wait_for_timeout(300)
 
     def changes(self, action):

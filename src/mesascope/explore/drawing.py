@@ -76,7 +76,7 @@ class Drawing:
         )  # fmt: skip
         lines = {
             role: [
-                found.line("x", role, source=self.curves, color=colour, line_dash=dash, line_width=2.5, name=role),
+                found.line("x", role, source=self.curves, color=colour, line_dash=dash, line_width=2.5, name=f"curve_{role}"),
                 found.scatter("x", role, source=self.answers, color=colour, marker=MARKS[role], size=9),
             ]
             for role, (colour, dash) in LOOKS.items()

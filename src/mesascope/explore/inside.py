@@ -23,6 +23,8 @@ from mesascope.tasks import Episode
 # Orange for negative numbers, white, and blue for positive ones, as of the discs of weights.
 PALETTE = ("#D55E00", "#E68D4D", "#F3BE9A", "#F4F4F4", "#A9CFE7", "#5BA4D1", "#0072B2")
 WIDTH = 2.58  # standard errors on each side of an interval of 99 %
+# Tasks of the spectral filter; each takes a prediction for each pair.
+FILTER_TASKS = 200
 FILTERED = ("network", "algorithm", "ridge")
 MAPS = {
     "trained_kq": "W_KQ, network", "trained_pv": "W_PV, network", "built_kq": "W_KQ, constructed",
@@ -67,7 +69,7 @@ class Inside:
         d_in, has_gamma = setup.subject.d_in, setup.subject.has_gamma
 
         def work() -> Any:
-            tasks = setup.tasks()
+            tasks = setup.tasks().part(0, FILTER_TASKS)
             curves = {role: _filter(learners[role], tasks) for role in FILTERED}
             x = task.context.x
             spectrum = torch.linalg.eigvalsh(x.mT @ x / max(x.shape[-2], 1))[0]
@@ -148,7 +150,7 @@ def _attention(network: Any, task: Episode) -> np.ndarray | None:
 
 
 def _heat(title: str) -> Any:
-    found = plot(title, "", "", height=230)
+    found = plot(title, "", "", height=230, visible=False)
     mapper = LinearColorMapper(palette=PALETTE, low=-1, high=1)
     source = ColumnDataSource({"image": [], "w": [], "h": []})
     found.image("image", x=0, y=0, dw="w", dh="h", source=source, color_mapper=mapper, name="image")

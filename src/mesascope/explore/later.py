@@ -12,8 +12,8 @@ from bokeh.models import Div
 from mesascope.explore.plots import say
 from mesascope.explore.subjects import sentence
 
-# One thread for all pages, so that two cores stay free for the drag path; and the delay that joins moves of a slider.
-_WORKERS = ThreadPoolExecutor(1, thread_name_prefix="explore")
+# Threads for all pages, so that a slow learner does not hold up other panels; and milliseconds that join a slider's moves.
+_WORKERS = ThreadPoolExecutor(3, thread_name_prefix="explore")
 _JOIN = 15
 
 

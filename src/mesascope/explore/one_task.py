@@ -125,7 +125,7 @@ class OneTask:
         size = LARGEST * np.sqrt(np.abs(weights) / max(np.abs(weights).max(initial=0), 1e-12))
         self.drawing.marks.data = {
             "x": [row[0] for row in pairs], "y": [row[1] for row in pairs], "size": size, "weight": weights,
-            "colour": [SIGNS[bool(weight >= 0)] for weight in weights], "text": [f"{one:.2f}" if len(pairs) <= MOST_LABELS else "" for one in weights],
+            "colour": [SIGNS[bool(weight >= 0)] for weight in weights], "text": [f"{one:.2f}" if len(pairs) <= MOST_LABELS and abs(one) >= 0.005 else "" for one in weights],
         }  # fmt: skip
 
     def _moved(self) -> None:

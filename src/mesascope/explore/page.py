@@ -12,8 +12,10 @@ from bokeh.document import Document
 from mesascope.explore.controls import SLIDERS, Controls
 from mesascope.explore.files import asset
 from mesascope.explore.inside import Inside
+from mesascope.explore.later import Later
 from mesascope.explore.one_task import OneTask
 from mesascope.explore.parting import Parting
+from mesascope.explore.plots import words
 from mesascope.explore.run_list import RunList
 from mesascope.explore.sequences import Sequences
 from mesascope.explore.setup import TASKS, Setup
@@ -68,6 +70,7 @@ def fill(doc: Document, found: Mapping[str, Subject], folders: Sequence[Path] = 
     setup = Setup(found)
     controls, task = Controls(setup), OneTask(setup)
     panels = (controls, task, Parting(setup, doc), Inside(setup, doc, task.episode), Sequences(doc), RunList(folders, doc))
+    Later(doc, lambda: setup.extend, lambda _: controls.extended(), words(""), task.drawing.error).request()
     roots: dict[str, Any] = {}
     for panel in panels:
         roots |= panel.roots

@@ -60,7 +60,7 @@ class RunList:
         self.menus[name].on_change("value", lambda attr, old, new: guarded())
 
     def _figure(self) -> Any:
-        found = plot("Logged while training: means over seeds, and their range", "step", "", height=300)
+        found = plot("Logged while training: means over seeds, and their range", "step", "", height=300, visible=False)
         items = {}
         for role, source in zip(CURVES, self.sources, strict=True):
             colour, dash = LOOKS[role]
@@ -135,7 +135,7 @@ class RunList:
                 "low": [] if y is None else np.nanmin(y, 0), "high": [] if y is None else np.nanmax(y, 0),
             }  # fmt: skip
             item.label = {"value": self.menus[name].value or "none"}
-        self.figure.yaxis.axis_label = metric
+        self.figure.yaxis.axis_label, self.figure.visible = metric, bool(metric)
 
     @property
     def roots(self) -> dict[str, Any]:

@@ -12,13 +12,13 @@ from typing import Any
 import torch
 
 from mesascope import learners, lenses, nets
-from mesascope.errors import ArgumentError, MesascopeError, one_line, refuse, shown
+from mesascope.errors import MesascopeError, one_line, refuse
 from mesascope.lenses.needs import HasRule
 from mesascope.records import from_record
 from mesascope.shapes import Float, Tensor
 from mesascope.streams import stream
 from mesascope.tasks import Context, Episode
-from mesascope.tasks.calling import check_answer, label, predict, sample_tasks
+from mesascope.tasks.calling import check_answer, display_name, label, predict, sample_tasks
 
 NETWORKS = Path(__file__).parent / "networks"
 # Shipped regressors in the order of the menu, and predictors of sequences.
@@ -128,14 +128,18 @@ class InOwnDtype:
     """A learner that is called in the dtype of its weights, or float32; predictions return in that of the queries."""
 
     def __init__(self, learner: Callable[..., Any]) -> None:
-        self.learner, self.__name__ = learner, label(learner)
+        self.learner, self.__name__ = learner, display_name(learner)
+        self._last: tuple[bytes, Tensor] | None = None  # a panel asks the same thing for each other learner
         weights = [one for one in getattr(learner, "parameters", tuple)() if one.is_floating_point()]
         self.dtype = weights[0].dtype if weights else torch.float32
 
     def __call__(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "*batch m dy"]:
-        own = Context(*(part.to(self.dtype) for part in context))
-        found = predict(self.learner, own, xq.to(self.dtype))
-        return check_answer(self.learner, found, (*xq.shape[:-1], context.y.shape[-1])).to(xq)
+        asked = b"".join(part.numpy().tobytes() for part in (*context, xq))
+        if self._last is None or self._last[0] != asked:
+            own = Context(*(part.to(self.dtype) for part in context))
+            found = predict(self.learner, own, xq.to(self.dtype))
+            self._last = asked, check_answer(self.learner, found, (*xq.shape[:-1], context.y.shape[-1])).to(xq)
+        return self._last[1].clone()
 
 
 def sentence(error: Exception) -> str:
@@ -149,9 +153,3 @@ def changed(family: Any, **fields: Any) -> Any:
     """The family with other values of those ``fields`` that it has."""
     own = {field.name for field in dataclasses.fields(family)} if dataclasses.is_dataclass(family) else set()
     return dataclasses.replace(family, **{name: value for name, value in fields.items() if name in own})
-
-
-def require_subjects(subjects: dict[str, Subject]) -> None:
-    """Raise if there is none."""
-    if not subjects:
-        raise ArgumentError(f"subjects must be some, but are {shown(subjects)}: pass a learner.")

@@ -18,8 +18,14 @@ window.mesascope = window.mesascope || {};
       for (const model of doc._all_models.values())
         if (model.type.endsWith(kind)) model.setv(values, { sync: false });
   };
+  const fold = (doc) => {
+    for (const model of doc._all_models.values())
+      if (model.type === "Legend") model.setv({ ncols: innerWidth < 700 ? 1 : 2 }, { sync: false });
+  };
   own.ready = (doc) => {
     own.paint(doc);
+    fold(doc);
+    addEventListener("resize", () => fold(doc));
     dark.addEventListener("change", () => own.paint(doc));
     document.body.classList.add("ready");
   };

@@ -75,7 +75,7 @@
     drawing.marks.data = {
       x: places.slice(1), y: context.y, weight: weights, size: weights.map((one) => LARGEST * Math.sqrt(Math.abs(one) / most)),
       colour: weights.map((one) => (one >= 0 ? page.signs[0] : page.signs[1])),
-      text: weights.map((one) => (weights.length <= MOST_LABELS ? one.toFixed(2) : "")),
+      text: weights.map((one) => (weights.length <= MOST_LABELS && Math.abs(one) >= 0.005 ? one.toFixed(2) : "")),
     };
     page.line.location = places[0];
     const titles = { ...subject.titles, chosen: `${value("chosen")} (chosen)` };
