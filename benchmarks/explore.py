@@ -26,9 +26,11 @@ MOVES = {
     "learner": ("chosen", "zero", "gaussian kernel-smoother"),
 }  # fmt: skip
 MOVE = """([name, value]) => new Promise((done) => {
-  const doc = Bokeh.documents[0], model = [...doc._all_models.values()].find((one) => one.name === name && "value" in one);
+  const doc = Bokeh.documents[0], models = [...doc._all_models.values()];
+  const model = models.find((one) => one.name === name && "value" in one);
   const source = (own) => doc.get_model_by_name(own).renderers[0].data_source.properties.data.change;
-  const curves = doc.get_model_by_name("curve_network").data_source.properties.data.change, parting = source("parting_left");
+  const curves = doc.get_model_by_name("curve_network").data_source.properties.data.change;
+  const parting = source("parting_left");
   const since = performance.now(); let first = 0;
   const seen = () => { first = performance.now() - since; curves.disconnect(seen); };
   const measured = () => { parting.disconnect(measured); done([first, performance.now() - since]); };
@@ -68,9 +70,7 @@ def _measured(server: subprocess.Popen[str], begun: float) -> dict[str, Any]:
         page.wait_for_selector("body.ready", timeout=120_000)
         ready = time.perf_counter() - begun
         page.wait_for_timeout(8000)
-        found = {"drag a point": _drag(page)} | {
-            name: _move(page, *own) for name, own in MOVES.items()
-        }
+        found = {"drag a point": _drag(page)} | {name: _move(page, *own) for name, own in MOVES.items()}
         browser.close()
     start = {"address printed (s)": printed, "page shown (s)": shown, "page usable (s)": ready}
     start = {name: round(seconds, 1) for name, seconds in start.items()}
@@ -92,7 +92,7 @@ def _drag(page: Page) -> dict[str, int]:
     page.mouse.move(x, y)
     page.mouse.down()
     for step in range(3 * REPEATED):
-        page.mouse.move(x + step, y - step)
+        page.mouse.move(x + 3 * step, y - 2 * step)
         page.wait_for_timeout(60)
     page.mouse.up()
     page.wait_for_timeout(2000)

@@ -26,7 +26,8 @@ from mesascope.explore.run_list import RunList
 from mesascope.explore.sequences import Sequences
 from mesascope.explore.server import Sessions, serve
 from mesascope.explore.setup import MOST_PAIRS, ROLES, Setup
-from mesascope.explore.subjects import NETWORKS, PREDICTORS, REGRESSORS, Subject, own_subject, shipped
+from mesascope.explore.shipped import NETWORKS, PREDICTORS, REGRESSORS, shipped
+from mesascope.explore.subjects import Subject, own_subject
 from mesascope.learners import GradientDescent
 from mesascope.runs import Run
 from mesascope.streams import stream
@@ -49,7 +50,7 @@ def test_modules_are_short():
     """A panel is a module; see docs/explore.md."""
     folder = Path(mesascope.__file__).parent / "explore"
     for file in folder.glob("*.py"):
-        assert file.read_text().count("\n") < 185, file
+        assert file.read_text().count("\n") <= 150, file
 
 
 @pytest.mark.parametrize("name", REGRESSORS)
@@ -110,7 +111,9 @@ def test_a_point_moves_by_numbers_and_pairs_are_added_and_deleted(setup):
 def test_marks_are_what_each_label_counts(setup):
     task = OneTask(setup)
     weights, y = task.drawing.marks.data["weight"], task.drawing.points.data["y"]
-    assert float(np.dot(weights, y)) == pytest.approx(task.drawing.answers.data["network"][0], abs=2e-3)  # nearly linear in labels
+    assert float(np.dot(weights, y)) == pytest.approx(
+        task.drawing.answers.data["network"][0], abs=2e-3
+    )  # nearly linear in labels
 
 
 def test_controls_move_the_settings(setup):
@@ -209,8 +212,8 @@ def test_a_claim_is_shown_with_its_figure_and_arrays():
 
 
 def test_texts_of_a_run_are_escaped(tmp_path):
-    Run.create(tmp_path / "run", "study", {"settings": {}, "seed": 0, "study": "<script>", "preset": "quick", "device": "cpu",
-                                           "question": "<img src=x>"})  # fmt: skip
+    Run.create(tmp_path / "run", "study", {"settings": {}, "seed": 0, "study": "<script>", "preset": "quick",
+                                           "device": "cpu", "question": "<img src=x>"})  # fmt: skip
     table = run_text.run_table({"<b>": Run.open(tmp_path / "run")}, ["<i>"])
     assert not any(tag in table for tag in ("<script>", "<img", "<b>", "<i>"))
 
@@ -232,7 +235,7 @@ def served():
 
 
 def test_a_port_in_use_is_said_with_the_remedy(served):
-    with pytest.raises(ArgumentError, match="--port must be free, but .* is in use: pass another"):
+    with pytest.raises(ArgumentError, match=r"--port must be free, but .* is in use: pass another"):
         serve(lambda doc: None, port=served[0].port)
 
 
@@ -301,7 +304,7 @@ def test_errors_are_one_sentence(arguments, sentence, capsys):
 def test_own_learners_come_first(found):
     own = own_subject("mine", GradientDescent(1, 1.0), LinearRegression(d_in=3))
     both = subjects({"own": own})
-    assert [*both][0] == "own"
+    assert next(iter(both)) == "own"
     assert isinstance(both["own"], Subject)
     setup = Setup(both)
     assert setup.values["eta"] == pytest.approx(mesascope.learners.one_step_optimum(own.family).eta)

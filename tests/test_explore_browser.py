@@ -15,13 +15,14 @@ api = pytest.importorskip("playwright.sync_api", reason="Playwright is not insta
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium: apt-get install chromium")
 
-from mesascope.explore.saving import LEARNERS, page as saved_page
-from mesascope.explore.setup import Setup
-from mesascope.explore.subjects import REGRESSORS
-from mesascope.explore.page import subjects
-from mesascope.lenses.needs import predict_in_eval
-from mesascope.streams import stream
-from mesascope.tasks import Context
+from mesascope.explore.page import subjects  # noqa: E402
+from mesascope.explore.payload import LEARNERS  # noqa: E402
+from mesascope.explore.saving import page as saved_page  # noqa: E402
+from mesascope.explore.setup import Setup  # noqa: E402
+from mesascope.explore.shipped import REGRESSORS  # noqa: E402
+from mesascope.lenses.needs import predict_in_eval  # noqa: E402
+from mesascope.streams import stream  # noqa: E402
+from mesascope.tasks import Context  # noqa: E402
 
 RESULTS = Path(__file__).parent.parent / "docs" / "results" / "one-step"
 PATIENCE = 60_000  # milliseconds, for a busy machine
@@ -72,7 +73,9 @@ class Visit:
         self.page.on("pageerror", lambda error: self.errors.append(str(error)))
         self.page.goto(address)
         self.page.wait_for_selector("body.ready")
-        self.page.wait_for_function("() => Bokeh.documents[0].get_model_by_name('curve_network')?.data_source.data.x.length > 2")
+        self.page.wait_for_function(
+            "() => Bokeh.documents[0].get_model_by_name('curve_network')?.data_source.data.x.length > 2"
+        )
         self.page.wait_for_timeout(300)
 
     def changes(self, action):
@@ -135,6 +138,15 @@ def test_a_point_is_dragged_added_and_deleted(visit):
     assert len(visit.page.evaluate(POINTS, "points")) == count
 
 
+def test_a_point_that_was_held_can_still_be_dragged(visit):
+    x, y = visit.spot("points", 0)
+    visit.page.mouse.move(x, y)
+    visit.page.mouse.down()
+    visit.page.wait_for_timeout(500)
+    visit.changes(lambda: [visit.page.mouse.move(x + step, y - step) for step in range(12)])
+    visit.page.mouse.up()
+
+
 def test_every_slider_moves_by_keyboard(visit):
     for name in ("scale", "noise", "pairs", "depth"):
         visit.changes(lambda name=name: visit.slide(name))
@@ -149,7 +161,11 @@ def test_every_slider_moves_by_keyboard(visit):
 
 
 def test_another_network_and_another_learner_are_chosen(visit):
-    visit.changes(lambda: visit.page.locator(f"#{visit.place('subject')} select").select_option(label="softmax layer of two heads, 10 inputs"))
+    visit.changes(
+        lambda: visit.page.locator(f"#{visit.place('subject')} select").select_option(
+            label="softmax layer of two heads, 10 inputs"
+        )
+    )
     visit.page.locator(f"#{visit.place('chosen')} select").select_option(label="gaussian kernel-smoother")
     visit.page.get_by_text("gaussian kernel-smoother (chosen)").first.wait_for(state="attached")
 
@@ -192,7 +208,11 @@ def test_a_saved_page_opens_from_disk(browser, saved):
     visit.changes(lambda: visit.drag("points", 0, 40, -60))
     for name in ("scale", "noise", "pairs", "depth"):
         visit.changes(lambda name=name: visit.slide(name))
-    visit.changes(lambda: visit.page.locator(f"#{visit.place('subject')} select").select_option(label="softmax layer of two heads, 10 inputs"))
+    visit.changes(
+        lambda: visit.page.locator(f"#{visit.place('subject')} select").select_option(
+            label="softmax layer of two heads, 10 inputs"
+        )
+    )
     visit.changes(lambda: visit.page.get_by_role("button", name="New task").click())
     visit.done()
 

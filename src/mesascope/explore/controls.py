@@ -7,11 +7,12 @@ from typing import Any
 from bokeh.models import Button, Select
 
 from mesascope.explore.plots import helped, slider
-from mesascope.explore.setup import MOST_PAIRS, Setup, at_share
+from mesascope.explore.ranges import at_share
+from mesascope.explore.setup import MOST_PAIRS, Setup
 
 # Title, ends and step of each slider, and its sentence of help.
 SLIDERS = {
-    "scale": ("Input scale", 0.1, 4.0, 0.05, "Scale of the inputs, relative to those of training; draws the task anew."),
+    "scale": ("Input scale", 0.1, 4.0, 0.05, "Scale of the inputs over that of training; draws the task anew."),
     "noise": ("Noise", 0.0, 1.0, 0.02, "Standard deviation of the noise on the context's labels; draws the task anew."),
     "pairs": ("Pairs", 1, MOST_PAIRS, 1, "Number of pairs (x, y) in the context; draws the task anew."),
     "depth": ("Steps and depth", 1, 10, 1, "Steps of each descent, and applications of the network's layer."),
@@ -26,7 +27,7 @@ class Controls:
 
     def __init__(self, setup: Setup) -> None:
         self.setup, self._quiet = setup, False
-        titles = [(name, one.title) for name, one in setup.subjects.items()]
+        titles: list[Any] = [(name, one.title) for name, one in setup.subjects.items()]
         self.subject = Select(title="Network or learner", value=setup.name, options=titles, name="subject")
         self.chosen = Select(title="Compared with", value=setup.chosen, options=[*setup.catalogue], name="chosen")
         self.sliders = {
@@ -94,5 +95,3 @@ class Controls:
             span = self.setup.catalogue[self.setup.chosen].free[free]
             title = f"Its own parameter: {free} = {at_share(span, self.setup.values['free']):.3g}"
         own.update(title=title, show_value=False)
-
-

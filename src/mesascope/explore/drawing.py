@@ -76,13 +76,15 @@ class Drawing:
         )  # fmt: skip
         lines = {
             role: [
-                found.line("x", role, source=self.curves, color=colour, line_dash=dash, line_width=2.5, name=f"curve_{role}"),
+                found.line(
+                    "x", role, source=self.curves, color=colour, line_dash=dash, line_width=2.5, name=f"curve_{role}"
+                ),
                 found.scatter("x", role, source=self.answers, color=colour, marker=MARKS[role], size=9),
             ]
             for role, (colour, dash) in LOOKS.items()
         }
         points = found.scatter(
-            "x", "y", size=11, fill_color="white", line_color="black", line_width=2, source=self.points, name="points"
+            "x", "y", size=12, fill_color="white", line_color="black", line_width=2, source=self.points, name="points"
         )
         query = found.scatter(
             "x", "y", size=17, marker="inverted_triangle", fill_color="#E69F00", line_color="black", source=self.query,
@@ -90,8 +92,12 @@ class Drawing:
         )  # fmt: skip
         found.add_layout(LabelSet(x="x", y="y", text="text", source=self.marks, x_offset=9, y_offset=5,
                                   text_font_size="11px", text_color="gray"))  # fmt: skip
-        draw = PointDrawTool(renderers=[points, query], num_objects=MOST_PAIRS, empty_value=-1)
-        found.add_tools(draw, HoverTool(renderers=[found.select_one({"name": "marks"})], tooltips="weight @weight{0.000}"))
+        # A drag begins after five pixels, so the discs that take it are larger than the points.
+        held = [found.scatter("x", "y", size=20, alpha=0, source=one.data_source) for one in (points, query)]
+        draw = PointDrawTool(renderers=held, num_objects=MOST_PAIRS, empty_value=-1)
+        found.add_tools(
+            draw, HoverTool(renderers=[found.select_one({"name": "marks"})], tooltips="weight @weight{0.000}")
+        )
         found.toolbar.active_drag, found.toolbar.active_tap = draw, draw
         self.legend = legend(found, lines)
         return found

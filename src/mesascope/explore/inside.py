@@ -10,19 +10,14 @@ import torch
 from bokeh.document import Document
 from bokeh.models import BasicTicker, ColorBar, ColumnDataSource, LinearColorMapper, Whisker
 
-from mesascope import constructions, lenses
-from mesascope.errors import MesascopeError
+from mesascope.explore import reading
 from mesascope.explore.later import Later
 from mesascope.explore.plots import LOOKS, MARKS, alert, legend, plot, words
 from mesascope.explore.setup import Setup
-from mesascope.identification import smoother_weights, spectral_filter
-from mesascope.lenses.needs import HasProducts
-from mesascope.nets import HookedModule
 from mesascope.tasks import Episode
 
 # Orange for negative numbers, white, and blue for positive ones, as of the discs of weights.
 PALETTE = ("#D55E00", "#E68D4D", "#F3BE9A", "#F4F4F4", "#A9CFE7", "#5BA4D1", "#0072B2")
-WIDTH = 2.58  # standard errors on each side of an interval of 99 %
 # Tasks of the spectral filter; each takes a prediction for each pair.
 FILTER_TASKS = 200
 FILTERED = ("network", "algorithm", "ridge")
@@ -43,7 +38,7 @@ class Inside:
         self.filters = {role: ColumnDataSource({name: [] for name in ("x", "y", "low", "high")}) for role in FILTERED}
         self.eigenvalues = ColumnDataSource({"x": [], "y": []})
         self.spectrum = self._spectrum()
-        self.later = Later(doc, self._work, self._show, self.mark, self.error)
+        self.later = Later(doc, self._work, self._show, self.mark, self.error, 250)
         setup.listen(self.later.request)
         self.later.request()
 
@@ -70,11 +65,18 @@ class Inside:
 
         def work() -> Any:
             tasks = setup.tasks().part(0, FILTER_TASKS)
-            curves = {role: _filter(learners[role], tasks) for role in FILTERED}
+            curves = {role: reading.spectral(learners[role], tasks) for role in FILTERED}
             x = task.context.x
             spectrum = torch.linalg.eigvalsh(x.mT @ x / max(x.shape[-2], 1))[0]
-            built = _built(d_in, values, has_gamma, x.shape[-2])
-            return titles, curves, spectrum.numpy(), _products(network), _products(built), _attention(network, task)
+            built = reading.built(d_in, values, has_gamma, x.shape[-2])
+            return (
+                titles,
+                curves,
+                spectrum.numpy(),
+                reading.products(network),
+                reading.products(built),
+                reading.attention(network, task),
+            )
 
         return work
 
@@ -104,49 +106,6 @@ NOTE = (
     "Products of the first layer; heads stand side by side, rows and columns are the inputs and then the label. Those "
     "of linear layers are scaled so that W_KQ has a mean diagonal of 1 on the inputs."
 )
-
-
-def _filter(learner: Any, tasks: Episode) -> dict[str, Any]:
-    """Spectral filter of a learner by eigenvalue, with intervals; empty if it does not answer."""
-    weights = smoother_weights(learner, tasks)
-    rows = [] if weights is None else spectral_filter(weights.double(), tasks)[0]
-    y = [row["filter"] for row in rows]
-    return {
-        "x": [row["eigenvalue"] for row in rows], "y": [one.value for one in y],
-        "low": [one.value - WIDTH * one.stderr for one in y], "high": [one.value + WIDTH * one.stderr for one in y],
-    }  # fmt: skip
-
-
-def _built(d_in: int, values: dict[str, float], has_gamma: bool, pairs: int) -> Any:
-    """Network that is constructed to run the algorithm."""
-    steps, pairs = int(values["depth"]), max(pairs, 1)
-    if has_gamma:
-        return constructions.gradient_descent_plus_plus(d_in, 1, values["eta"], values["gamma"], pairs, steps).network
-    return constructions.gradient_descent(d_in, 1, values["eta"], pairs, steps).network
-
-
-def _products(network: Any) -> tuple[np.ndarray, np.ndarray] | None:
-    """W_KQ and W_PV of the first layer, heads side by side; None without weights."""
-    if not isinstance(network, HasProducts):
-        return None
-    try:
-        first = (lenses.rescaled_products(network) if network.linear else network.products())[0]
-    except MesascopeError:
-        first = network.products()[0]
-    kq, pv = (np.concatenate([*one.detach().double().numpy()], axis=1) for one in (first.w_kq, first.w_pv))
-    return kq, pv
-
-
-def _attention(network: Any, task: Episode) -> np.ndarray | None:
-    """Attention of each head of the first softmax layer to the pairs, side by side; None without softmax."""
-    if not isinstance(network, HookedModule) or getattr(network, "linear", True):
-        return None
-    dtype = next(network.parameters()).dtype
-    own = task.to(dtype)
-    with torch.no_grad():
-        _, kept = network.run_with_cache(own.context, own.xq, names="*layers.0.attention.pattern")
-    patterns = [*kept.values()]
-    return np.concatenate([*patterns[0][0].double().numpy()], axis=1) if patterns else None
 
 
 def _heat(title: str) -> Any:

@@ -12,9 +12,8 @@ from bokeh.models import Div
 from mesascope.explore.plots import say
 from mesascope.explore.subjects import sentence
 
-# Threads for all pages, so that a slow learner does not hold up other panels; and milliseconds that join a slider's moves.
+# Several, so that a slow learner does not hold up other panels.
 _WORKERS = ThreadPoolExecutor(3, thread_name_prefix="explore")
-_JOIN = 15
 
 
 class Later:
@@ -25,11 +24,19 @@ class Later:
         show: called with the worker's result in the page's thread.
         mark: text that says that numbers are stale.
         error: place of an error sentence.
+        wait: milliseconds that join the moves of a slider; longer for panels that others should not wait for.
     """
 
     def __init__(
-        self, doc: Document, compute: Callable[[], Callable[[], Any]], show: Callable[[Any], None], mark: Div, error: Div
+        self,
+        doc: Document,
+        compute: Callable[[], Callable[[], Any]],
+        show: Callable[[Any], None],
+        mark: Div,
+        error: Div,
+        wait: int = 15,
     ) -> None:
+        self.wait = wait
         self.doc, self.compute, self.show, self.mark, self.error = doc, compute, show, mark, error
         self._waits = self._again = self._busy = False
 
@@ -38,7 +45,7 @@ class Later:
         self.mark.update(text="Updating…", css_classes=["stale"])
         if not self._waits:
             self._waits = True
-            self.doc.add_timeout_callback(self._begin, _JOIN)
+            self.doc.add_timeout_callback(self._begin, self.wait)
 
     def now(self) -> None:
         """Compute and show the numbers before returning, for a page without a server."""
@@ -78,5 +85,3 @@ class Later:
         else:
             say(self.error, sentence(failed))
         self.mark.update(text="", css_classes=[])
-
-

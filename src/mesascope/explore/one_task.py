@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 
-from mesascope.errors import NumericalError
+from mesascope.explore import predicting
 from mesascope.explore.drawing import Drawing
-from mesascope.explore.plots import SIGNS, say
-from mesascope.explore.setup import MOST_PAIRS, ROLES, Setup
+from mesascope.explore.plots import say
+from mesascope.explore.setup import MOST_PAIRS, Setup
 from mesascope.explore.subjects import sentence
-from mesascope.identification import smoother_weights
-from mesascope.lenses.needs import predict_in_eval
 from mesascope.tasks import Context, Episode
 
-# Points of each curve, and diameter of the mark of the heaviest label, in pixels.
-POINTS, LARGEST = 81, 56
-# Pairs whose weights are written beside them; more numbers would overlap.
-MOST_LABELS = 12
-DISCS = (
-    "The area of a disc is the weight of its label in the network's prediction: blue if positive, orange if negative."
-)
+POINTS = 81  # of each curve
 # Settings that draw the task anew.
 _DRAWN = ("scale", "noise", "pairs")
 
@@ -34,14 +25,19 @@ class OneTask:
     def __init__(self, setup: Setup) -> None:
         self.setup, self.drawing, self._quiet, self._drawn = setup, Drawing(), False, None
         own = self.drawing
-        own.live.on_change("data", lambda attr, old, new: self._quiet or self._moved())
-        own.pair.on_change("value", lambda attr, old, new: self._quiet or self._point())
-        for spinner in (own.x, own.y):
-            spinner.on_change("value", lambda attr, old, new: self._quiet or self._typed())
+        for model, what, action in (
+            (own.live, "data", self._moved), (own.pair, "value", self._point),
+            (own.x, "value", self._typed), (own.y, "value", self._typed),
+        ):  # fmt: skip
+            model.on_change(what, lambda attr, old, new, action=action: self._heard(action))
         own.add.on_click(self._added)
         own.delete.on_click(self._deleted)
         setup.listen(self.refresh)
         self.refresh()
+
+    def _heard(self, action: Callable[[], None]) -> None:
+        if not self._quiet:
+            action()
 
     def refresh(self) -> None:
         """Draw the task anew if its settings changed; compute all curves."""
@@ -71,16 +67,14 @@ class OneTask:
         own.query.data = {"x": x[:1], "y": y[:1]}
         own.points.data = {"x": x[1:], "y": y[1:], "pair": pair[1:]}
         own.live.data = {"x": x, "y": y, "pair": pair}
-        options = ["query", *map(str, range(1, len(rows)))]
-        own.pair.update(options=options, value=own.pair.value if own.pair.value in options else "query")
         self._point()
         self._quiet = False
 
     @property
     def _rows(self) -> list[tuple[float, float, int]]:
         """The query and the pairs, as they are on the page."""
-        data = self.drawing.live.data
-        return [(float(x), float(y), int(pair)) for x, y, pair in zip(*(data[name] for name in ("x", "y", "pair")), strict=True)]
+        columns = (self.drawing.live.data[name] for name in ("x", "y", "pair"))
+        return [(float(x), float(y), int(pair)) for x, y, pair in zip(*columns, strict=True)]
 
     def episode(self) -> Episode:
         """The task on the page."""
@@ -99,34 +93,16 @@ class OneTask:
         reach = 1.15 * max(*map(abs, places), 1e-3)
         grid = torch.linspace(-reach, reach, POINTS, dtype=torch.float64)
         xq = torch.cat([torch.tensor(places[:1], dtype=torch.float64), grid])[None, :, None] * self._direction
-        found, failed, learners = {}, [], self.setup.learners()
-        for role in ROLES:
-            try:
-                with torch.no_grad():
-                    answer = predict_in_eval(learners[role], episode.context, xq)[0, :, 0].numpy()
-                if not np.isfinite(answer).all():
-                    raise NumericalError(f"predictions of {self.setup.titles[role]} must be finite, but are not: use smaller sizes.")
-                found[role] = answer
-            except Exception as error:
-                failed.append(sentence(error))
-                found[role] = np.full(POINTS + 1, np.nan)
+        learners = self.setup.learners()
+        found, failed = predicting.answers(learners, self.setup.titles, episode, xq)
         own.answers.data = {"x": places[:1], **{role: one[:1] for role, one in found.items()}}
         own.line.location = places[0]
-        self._weigh(learners["network"], episode, rows[1:])
+        pairs = [row[:2] for row in rows[1:]]
+        own.marks.data = predicting.marks(learners["network"], episode, pairs)
         own.name(self.setup.titles)
-        own.answer.text = _said(self.setup.titles, {role: float(one[0]) for role, one in found.items()})
+        own.answer.text = predicting.said(self.setup.titles, {role: float(one[0]) for role, one in found.items()})
         own.curves.data = {"x": grid.numpy(), **{role: one[1:] for role, one in found.items()}}
         say(own.error, " ".join(dict.fromkeys(failed)))
-
-    def _weigh(self, learner: Any, episode: Episode, pairs: Sequence[tuple[float, float, int]]) -> None:
-        """Mark each pair by the weight of its label in the learner's prediction."""
-        found = smoother_weights(learner, episode) if pairs else None
-        weights = np.zeros(len(pairs)) if found is None else found[0, 0].numpy()
-        size = LARGEST * np.sqrt(np.abs(weights) / max(np.abs(weights).max(initial=0), 1e-12))
-        self.drawing.marks.data = {
-            "x": [row[0] for row in pairs], "y": [row[1] for row in pairs], "size": size, "weight": weights,
-            "colour": [SIGNS[bool(weight >= 0)] for weight in weights], "text": [f"{one:.2f}" if len(pairs) <= MOST_LABELS and abs(one) >= 0.005 else "" for one in weights],
-        }  # fmt: skip
 
     def _moved(self) -> None:
         if not self.drawing.live.data["x"]:  # the query was deleted
@@ -175,9 +151,3 @@ class OneTask:
     @property
     def roots(self) -> dict[str, Any]:
         return self.drawing.roots
-
-
-def _said(titles: dict[str, str], answers: dict[str, float]) -> str:
-    """Predictions at the query in one sentence."""
-    listed = ", ".join(f"{titles[role]} {answer:.3f}" for role, answer in answers.items())
-    return f"Predictions at the query: {listed}. {DISCS}"

@@ -19,7 +19,8 @@ from mesascope.explore.plots import words
 from mesascope.explore.run_list import RunList
 from mesascope.explore.sequences import Sequences
 from mesascope.explore.setup import TASKS, Setup
-from mesascope.explore.subjects import REGRESSORS, Subject, shipped
+from mesascope.explore.shipped import REGRESSORS, shipped
+from mesascope.explore.subjects import Subject
 
 # Anchor, title, text, controls, figures and layout of each panel below the first.
 SECTIONS = (
@@ -27,8 +28,8 @@ SECTIONS = (
      f"The same learners on {TASKS:,} fresh tasks, paired; bars are intervals of 99 %.",
      ("break",), ("parting_left", "parting_right", "parting_broken"), "halves"),
     ("inside", "Inside",
-     "Weights of the network beside those of a network constructed to run the algorithm at the sliders' step sizes, the "
-     "factor with which predictions take up each direction of the inputs, and the attention of softmax layers.",
+     "Weights of the network beside those of a network constructed to run the algorithm at the sliders' step sizes, "
+     "the factor with which predictions take up each direction of the inputs, and the attention of softmax layers.",
      (), ("inside_trained_kq", "inside_built_kq", "inside_trained_pv", "inside_built_pv", "inside_spectrum",
           "inside_attention"), "quarters"),
     ("sequences", "Sequences",
@@ -54,9 +55,7 @@ def template() -> Any:
     return get_env().from_string(asset("page.html"))
 
 
-def variables(
-    known: Sequence[str], sections: Sequence[tuple[Any, ...]], note: str = ""
-) -> dict[str, Any]:
+def variables(known: Sequence[str], sections: Sequence[tuple[Any, ...]], note: str = "") -> dict[str, Any]:
     """Variables of the template; ``known`` are names of roots."""
     panels = [("task", "One task"), *((anchor, title) for anchor, title, *_ in sections)]
     return {
@@ -69,7 +68,14 @@ def fill(doc: Document, found: Mapping[str, Subject], folders: Sequence[Path] = 
     """Put the page into a document of a session."""
     setup = Setup(found)
     controls, task = Controls(setup), OneTask(setup)
-    panels = (controls, task, Parting(setup, doc), Inside(setup, doc, task.episode), Sequences(doc), RunList(folders, doc))
+    panels = (
+        controls,
+        task,
+        Parting(setup, doc),
+        Inside(setup, doc, task.episode),
+        Sequences(doc),
+        RunList(folders, doc),
+    )
     Later(doc, lambda: setup.extend, lambda _: controls.extended(), words(""), task.drawing.error).request()
     roots: dict[str, Any] = {}
     for panel in panels:

@@ -10,16 +10,14 @@ from bokeh.models import Button, ColumnDataSource, LabelSet, Whisker
 
 from mesascope import lenses
 from mesascope.explore.later import Later
-from mesascope.explore.plots import LOOKS, MARKS, alert, helped, plot, say, words
-from mesascope.explore.setup import ROLES, TASKS, Setup
+from mesascope.explore.plots import LOOKS, MARKS, WIDTH, alert, helped, plot, say, words
+from mesascope.explore.setup import ROLES, Setup
 from mesascope.explore.subjects import sentence
 from mesascope.identification import CONDITIONS
 from mesascope.measurement import Measurement
 from mesascope.streams import stream
 from mesascope.tasks import Episode
 
-# Standard errors on each side of an interval of 99 % over so many tasks.
-WIDTH = 2.58
 # Smallest number on the logarithmic axes; smaller ones are drawn here.
 NOTHING = 1e-9
 # Conditions of "break it", with their names on the page; tasks as they are come first.
@@ -41,7 +39,13 @@ class Parting:
         self.errors, self.differences, self.broken = (_empty() for _ in range(3))
         self.left = _dots("Error of each learner", "mean squared error", self.errors)
         self.right = _dots("Difference from the network", "mean distance of predictions", self.differences)
-        self.figure = _dots("Difference from the network on changed tasks", "mean distance of predictions", self.broken, 260, named=False)
+        self.figure = _dots(
+            "Difference from the network on changed tasks",
+            "mean distance of predictions",
+            self.broken,
+            260,
+            named=False,
+        )
         self.figure.visible = False
         self.later = Later(doc, self._work, self._show, self.mark, self.error)
         setup.listen(self.later.request)
@@ -113,7 +117,9 @@ def _empty() -> ColumnDataSource:
 
 def _put(source: ColumnDataSource, names: list[str], found: list[Measurement], roles: list[str]) -> None:
     ends = [(one.value - WIDTH * one.stderr, one.value, one.value + WIDTH * one.stderr) for one in found]
-    low, value, high = ([max(end, NOTHING) for end in column] for column in zip(*ends, strict=True)) if ends else ([],) * 3
+    low, value, high = (
+        ([max(end, NOTHING) for end in column] for column in zip(*ends, strict=True)) if ends else ([],) * 3
+    )
     source.data = {
         "name": names, "value": value, "low": low, "high": high,
         "colour": [LOOKS[role][0] for role in roles], "mark": [MARKS[role] for role in roles],
@@ -124,7 +130,9 @@ def _put(source: ColumnDataSource, names: list[str], found: list[Measurement], r
 def _dots(title: str, x: str, source: ColumnDataSource, height: int = 190, *, named: bool = True) -> Any:
     """A row for each learner, with its interval."""
     found = plot(title, x, "", height=height, y_range=["-"], x_axis_type="log")
-    found.add_layout(Whisker(base="name", lower="low", upper="high", source=source, dimension="width", line_color="gray"))
+    found.add_layout(
+        Whisker(base="name", lower="low", upper="high", source=source, dimension="width", line_color="gray")
+    )
     found.scatter("value", "name", marker="mark", color="colour", size=11, source=source)
     if named:
         found.add_layout(LabelSet(x="value", y="name", text="text", source=source, y_offset=7, text_font_size="11px"))

@@ -6,7 +6,7 @@ from html import escape
 from typing import Any
 
 from bokeh.layouts import column
-from bokeh.models import Column, Div, InlineStyleSheet, LegendItem, Legend, Slider, Widget
+from bokeh.models import Column, Div, InlineStyleSheet, Legend, LegendItem, Slider, Widget
 from bokeh.plotting import figure
 
 from mesascope.explore.files import asset
@@ -18,6 +18,8 @@ LOOKS: dict[str, tuple[str, str]] = {
     "ridge": (COLOURS["gd++"], "dotdash"), "chosen": (COLOURS["centred"], "dotted"),
 }  # fmt: skip
 MARKS = {"network": "circle", "algorithm": "diamond", "ridge": "square", "chosen": "triangle"}
+# Standard errors on each side of an interval of 99 %.
+WIDTH = 2.58
 SIGNS = {True: COLOURS["trained"], False: COLOURS["gd"]}
 
 
@@ -37,13 +39,11 @@ def plot(title: str, x: str, y: str, height: int = 360, tools: str = "", **optio
     return found
 
 
-def legend(found: Any, items: dict[str, list[Any]], columns: int = 2) -> Legend:
+def legend(found: Any, items: dict[str, list[Any]], columns: int = 2) -> Any:
     """Put a legend below a figure; a click hides a line."""
-    own = Legend(
-        items=[LegendItem(label=name, renderers=renderers) for name, renderers in items.items()], ncols=columns,
-        background_fill_alpha=0, border_line_color=None, click_policy="hide", label_text_font_size="12px", padding=0,
-        spacing=2,
-    )  # fmt: skip
+    look: dict[str, Any] = {"background_fill_alpha": 0, "border_line_color": None, "padding": 0, "spacing": 2}
+    labels = [LegendItem(label=name, renderers=renderers) for name, renderers in items.items()]
+    own = Legend(items=labels, ncols=columns, click_policy="hide", label_text_font_size="12px", **look)
     found.add_layout(own, "below")
     return own
 

@@ -39,12 +39,9 @@ class RunList:
         self.again = Button(label="Read the folders again")
         self.sources = [ColumnDataSource({name: [] for name in ("x", "y", "low", "high")}) for _ in CURVES]
         self.figure = self._figure()
-        self._on("run", self._run)
-        self._on("claim", self._claim)
-        self._on("stage", self._stage)
-        for name in ("first", "second"):
-            self._on(name, self._metrics)
-        self._on("metric", self._draw)
+        actions = (self._run, self._claim, self._stage, self._metrics, self._metrics, self._draw)
+        for name, action in zip(names, actions, strict=True):
+            self._on(name, action)
         self.later = Later(doc, lambda: self._read, self._put, self.mark, self.error)
         self.again.on_click(self.later.request)
         self.later.request()
@@ -81,7 +78,9 @@ class RunList:
             except MesascopeError as error:
                 unreadable.append(str(error))
         runs = {run.path.name if self._single(run, found) else str(run.path): run for run in found}
-        trainings = [(f"{name} : {one}", f"{name}: {one}") for name, run in runs.items() for one in _trainings(run)]
+        trainings = [
+            (f"{name} : {one}", f"{name}: {one}") for name, run in runs.items() for one in run_text.trainings(run)
+        ]
         return runs, run_text.run_table(runs, unreadable) if runs or unreadable else NONE, trainings
 
     def _put(self, found: tuple[dict[str, Run], str, list[tuple[str, str]]]) -> None:
@@ -146,12 +145,6 @@ class RunList:
         }  # fmt: skip
         menus = {f"control_{name}": helped(self.menus[name], text) for name, text in helps.items()}
         again = {"control_read": helped(self.again, "Lists new runs.")}
-        return {"runs_error": self.error, "runs_mark": self.mark, "runs_table": self.table, **menus, **again, "runs_claims": self.claims,
+        return {"runs_error": self.error, "runs_mark": self.mark, "runs_table": self.table, **menus, **again,
+                "runs_claims": self.claims,
                 "runs_shown": self.shown, "runs_arrays": self.arrays, "runs_curves": self.figure}  # fmt: skip
-
-
-def _trainings(run: Run) -> list[str]:
-    try:
-        return list(dict.fromkeys(run.metrics()["training"])) if run.metrics() else []
-    except MesascopeError:
-        return []

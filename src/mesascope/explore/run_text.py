@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
+from mesascope.errors import MesascopeError
 from mesascope.evidence.verdicts import measured_text
 from mesascope.reports.html import interval_svg
 from mesascope.reports.tables import counts_text
@@ -85,3 +86,11 @@ def report_frame(run: Run) -> str:
     if len(content) > LARGEST:
         return f"<p>The report is too large for this page: open {escape(str(run.path / 'report.html'))}.</p>"
     return f'<iframe title="answer of identify" sandbox srcdoc="{escape(content)}"></iframe>'
+
+
+def trainings(run: Run) -> list[str]:
+    """Names of the trainings that a run logged; empty if its metrics are damaged."""
+    try:
+        return list(dict.fromkeys(run.metrics()["training"])) if run.metrics() else []
+    except MesascopeError:
+        return []

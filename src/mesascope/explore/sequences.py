@@ -13,7 +13,7 @@ from bokeh.models import Button, ColumnDataSource
 from mesascope import learners, lenses
 from mesascope.explore.later import Later
 from mesascope.explore.plots import LOOKS, MARKS, alert, helped, legend, plot, slider, words
-from mesascope.explore.subjects import PREDICTORS, shipped_predictor
+from mesascope.explore.shipped import PREDICTORS, shipped_predictor
 from mesascope.lenses.needs import predict_in_eval
 from mesascope.shapes import Float, Tensor
 from mesascope.streams import stream
@@ -22,7 +22,7 @@ from mesascope.tasks import LinearDynamics
 # Sequences that probes are fitted and measured on, and that errors by element average.
 PROBED, AVERAGED = 400, 200
 TIMES = (4, 8, 16, 24)
-ROLES = dict(zip(("mesa", "softmax", "least squares"), ("network", "chosen", "ridge"), strict=True))
+ROLES: dict[str, str] = {"mesa": "network", "softmax": "chosen", "least squares": "ridge"}
 
 
 class Sequences:
@@ -48,7 +48,7 @@ class Sequences:
         for one in (self.angle, self.noise):
             one.on_change("value", lambda attr, old, new: self.move())
         self.again.on_click(self._start)
-        self.later = Later(doc, self._work, self._show, self.mark, self.error)
+        self.later = Later(doc, self._work, self._show, self.mark, self.error, 250)
         self.move()
 
     def _lines(self, title: str, x: str, source: ColumnDataSource, scale: str) -> Any:

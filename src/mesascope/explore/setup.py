@@ -10,9 +10,9 @@ import torch
 
 from mesascope import learners
 from mesascope.errors import ArgumentError
+from mesascope.explore.ranges import at_share, within
 from mesascope.explore.subjects import InOwnDtype, Subject, changed, sentence
 from mesascope.identification import Candidate, candidates
-from mesascope.learners import Range
 from mesascope.streams import stream
 from mesascope.tasks import Episode
 from mesascope.tasks.calling import check_tasks, sample_tasks
@@ -147,21 +147,3 @@ class Setup:
 
     def _share(self, name: str) -> float:
         return self.values["free"] if name == self.free else 0.5
-
-
-def at_share(span: Range, share: float) -> float:
-    """Number at a share of a range, evenly on its scale.
-
-    >>> at_share(Range(0.01, 1.0, "log"), 0.5)
-    0.1
-    """
-    if span.scale == "log":
-        return float(f"{span.low * (span.high / span.low) ** share:.6g}")
-    number = span.low + share * (span.high - span.low)
-    return round(number) if span.scale == "integer" else number
-
-
-def within(span: Range, number: float) -> float:
-    """The number, or the end of the range that is nearer."""
-    number = min(max(number, span.low), span.high)
-    return int(number) if span.scale == "integer" else number

@@ -1,29 +1,21 @@
-"""Subjects of the page: shipped networks, networks of runs, own learners; each with its tasks and its algorithm."""
+"""Subjects of the page: networks and own learners, each with its tasks and its algorithm."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from mesascope import learners, lenses, nets
+from mesascope import learners, lenses
 from mesascope.errors import MesascopeError, one_line, refuse
 from mesascope.lenses.needs import HasRule
-from mesascope.records import from_record
 from mesascope.shapes import Float, Tensor
 from mesascope.streams import stream
 from mesascope.tasks import Context, Episode
 from mesascope.tasks.calling import check_answer, display_name, label, predict, sample_tasks
-
-NETWORKS = Path(__file__).parent / "networks"
-# Shipped regressors in the order of the menu, and predictors of sequences.
-REGRESSORS = tuple(f"{kind}-{d}" for d in (1, 10) for kind in ("linear", "looped", "softmax"))
-PREDICTORS = ("mesa-2", "softmax-2")
 
 
 @dataclass(frozen=True)
@@ -85,28 +77,6 @@ class Subject:
         return "GD++" if self.has_gamma else "centred descent" if self.is_centred else "gradient descent"
 
 
-def shipped(name: str) -> Subject:
-    """A network of the package with its record.
-
-    >>> shipped("linear-1").title
-    'one linear layer, 1 input'
-    """
-    record = json.loads((NETWORKS / name / "record.json").read_text())
-    network = nets.InContextRegressor.from_pretrained(NETWORKS / name).eval().double().requires_grad_(False)
-    algorithm = record["algorithm"]
-    descent = from_record(algorithm.get("centred", algorithm))
-    d = record["family"]["d_in"]
-    title = f"{record['title']}, {d} input{'s' if d > 1 else ''}"
-    return Subject(title, network, from_record(record["family"]), descent, record)
-
-
-def shipped_predictor(name: str) -> tuple[str, Any, Any]:
-    """Title, network and family of a shipped predictor of sequences."""
-    record = json.loads((NETWORKS / name / "record.json").read_text())
-    network = nets.SequencePredictor.from_pretrained(NETWORKS / name).eval().requires_grad_(False)
-    return record["title"], network, from_record(record["family"])
-
-
 def own_subject(title: str, learner: Any, family: Any) -> Subject:
     """A learner of the user, beside one step of gradient descent.
 
@@ -146,10 +116,13 @@ def sentence(error: Exception) -> str:
     """One sentence about an error, for the page."""
     if isinstance(error, MesascopeError):
         return str(error)
-    return f"a learner must answer the tasks of the page, but raised {type(error).__name__} ({one_line(error)}): mend it."
+    return (
+        f"a learner must answer the tasks of the page, but raised {type(error).__name__} ({one_line(error)}): mend it."
+    )
 
 
 def changed(family: Any, **fields: Any) -> Any:
     """The family with other values of those ``fields`` that it has."""
-    own = {field.name for field in dataclasses.fields(family)} if dataclasses.is_dataclass(family) else set()
-    return dataclasses.replace(family, **{name: value for name, value in fields.items() if name in own})
+    own = getattr(family, "__dataclass_fields__", {})
+    known = {name: value for name, value in fields.items() if name in own}
+    return dataclasses.replace(family, **known) if known else family

@@ -22,11 +22,19 @@ window.mesascope = window.mesascope || {};
     for (const model of doc._all_models.values())
       if (model.type === "Legend") model.setv({ ncols: innerWidth < 700 ? 1 : 2 }, { sync: false });
   };
+  // A point that was held for a while can still be dragged: Bokeh takes a long press for another gesture.
+  const hold = (doc) => {
+    const figure = doc.get_model_by_name("task_figure"), view = figure && window.Bokeh.index.find_one(figure);
+    const gestures = view?.canvas_view?.ui_event_bus?.ui_gestures;
+    if (gestures) gestures.constructor.press_threshold = 2e9;
+    else setTimeout(() => hold(doc), 100);
+  };
   own.ready = (doc) => {
     own.paint(doc);
     fold(doc);
     addEventListener("resize", () => fold(doc));
     dark.addEventListener("change", () => own.paint(doc));
+    hold(doc);
     document.body.classList.add("ready");
   };
   const seen = new Set();
