@@ -18,7 +18,7 @@ SLIDERS = {
     "depth": ("Steps and depth", 1, 10, 1, "Steps of each descent, and applications of the network's layer."),
     "eta": ("Step size eta", 0.0, 12.0, 0.01, "Step size of each descent; it begins at the best one for training."),
     "gamma": ("Gamma", 0.0, 0.5, 0.001, "Strength with which GD++ shrinks the inputs after each step."),
-    "free": ("Its own parameter", 0.0, 1.0, 0.01, "First parameter of the chosen learner that has no other slider."),
+    "free": ("Parameter", 0.0, 1.0, 0.01, "First parameter of the chosen learner that has no other slider."),
 }  # fmt: skip
 
 
@@ -90,8 +90,8 @@ class Controls:
         for name, has in self.setup.has.items():
             self.sliders[name].disabled = not has
         free, own = self.setup.free, self.sliders["free"]
-        title = "Its own parameter: none"
+        title = "Parameter: none"
         if free is not None:
             span = self.setup.catalogue[self.setup.chosen].free[free]
-            title = f"Its own parameter: {free} = {at_share(span, self.setup.values['free']):.3g}"
+            title = f"Parameter {free} = {at_share(span, self.setup.values['free']):.3g}"
         own.update(title=title, show_value=False)

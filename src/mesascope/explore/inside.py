@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import torch
 from bokeh.document import Document
-from bokeh.models import BasicTicker, ColorBar, ColumnDataSource, LinearColorMapper, Whisker
+from bokeh.models import BasicTicker, ColorBar, ColumnDataSource, LinearColorMapper
+from bokeh.palettes import interp_palette
 
 from mesascope.explore import reading
 from mesascope.explore.later import Later
-from mesascope.explore.plots import LOOKS, MARKS, alert, legend, plot, words
+from mesascope.explore.plots import LOOKS, MARKS, alert, legend, plot, whisker, words
 from mesascope.explore.setup import Setup
 from mesascope.tasks import Episode
 
@@ -51,7 +52,7 @@ class Inside:
                 found.line("x", "y", source=source, color=colour, line_dash=dash, line_width=2),
                 found.scatter("x", "y", source=source, color=colour, marker=MARKS[role], size=7),
             ]
-            found.add_layout(Whisker(base="x", lower="low", upper="high", source=source, line_color=colour))
+            found.add_layout(whisker(colour, base="x", source=source))
             items[role] = lines
         ticks = found.scatter("x", "y", source=self.eigenvalues, marker="dash", angle=np.pi / 2, size=16, color="gray")
         self.legend = legend(found, {**items, "eigenvalues of the task above": [ticks]})
@@ -110,7 +111,7 @@ NOTE = (
 
 def _heat(title: str) -> Any:
     found = plot(title, "", "", height=230, visible=False)
-    mapper = LinearColorMapper(palette=PALETTE, low=-1, high=1)
+    mapper = LinearColorMapper(palette=interp_palette(PALETTE, 63), low=-1, high=1)
     source = ColumnDataSource({"image": [], "w": [], "h": []})
     found.image("image", x=0, y=0, dw="w", dh="h", source=source, color_mapper=mapper, name="image")
     ticks = BasicTicker(desired_num_ticks=4)

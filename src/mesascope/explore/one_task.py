@@ -105,12 +105,8 @@ class OneTask:
         say(own.error, " ".join(dict.fromkeys(failed)))
 
     def _moved(self) -> None:
-        if not self.drawing.live.data["x"]:  # the query was deleted
-            self._draw()
         self._compute()
-        self._quiet = True
         self._point()
-        self._quiet = False
 
     def _point(self) -> None:
         """Show the chosen point's numbers."""

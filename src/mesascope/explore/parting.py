@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 from bokeh.document import Document
-from bokeh.models import Button, ColumnDataSource, LabelSet, Whisker
+from bokeh.models import Button, ColumnDataSource, LabelSet
 
 from mesascope import lenses
 from mesascope.explore.later import Later
-from mesascope.explore.plots import LOOKS, MARKS, WIDTH, alert, helped, plot, say, words
+from mesascope.explore.plots import LOOKS, MARKS, WIDTH, alert, helped, plot, say, whisker, words
 from mesascope.explore.setup import ROLES, Setup
 from mesascope.explore.subjects import sentence
 from mesascope.identification import CONDITIONS
@@ -130,12 +130,14 @@ def _put(source: ColumnDataSource, names: list[str], found: list[Measurement], r
 def _dots(title: str, x: str, source: ColumnDataSource, height: int = 190, *, named: bool = True) -> Any:
     """A row for each learner, with its interval."""
     found = plot(title, x, "", height=height, y_range=["-"], x_axis_type="log")
-    found.add_layout(
-        Whisker(base="name", lower="low", upper="high", source=source, dimension="width", line_color="gray")
-    )
+    found.add_layout(whisker(base="name", source=source, dimension="width"))
     found.scatter("value", "name", marker="mark", color="colour", size=11, source=source)
     if named:
-        found.add_layout(LabelSet(x="value", y="name", text="text", source=source, y_offset=7, text_font_size="11px"))
-    found.x_range.range_padding = 0.3
+        found.add_layout(
+            LabelSet(
+                x="value", y="name", text="text", source=source, y_offset=7, text_font_size="11px", text_align="center"
+            )
+        )
+    found.x_range.range_padding = 0.5
     found.y_range.range_padding = 0.2
     return found

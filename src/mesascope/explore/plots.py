@@ -6,7 +6,7 @@ from html import escape
 from typing import Any
 
 from bokeh.layouts import column
-from bokeh.models import Column, Div, InlineStyleSheet, Legend, LegendItem, Slider, Widget
+from bokeh.models import Column, Div, InlineStyleSheet, Legend, LegendItem, Slider, TeeHead, Whisker, Widget
 from bokeh.plotting import figure
 
 from mesascope.explore.files import asset
@@ -46,6 +46,12 @@ def legend(found: Any, items: dict[str, list[Any]], columns: int = 2) -> Any:
     own = Legend(items=labels, ncols=columns, click_policy="hide", label_text_font_size="12px", **look)
     found.add_layout(own, "below")
     return own
+
+
+def whisker(colour: str = "gray", **options: Any) -> Whisker:
+    """Bars from the columns ``low`` to ``high``."""
+    heads = {name: TeeHead(size=8, line_color=colour) for name in ("lower_head", "upper_head")}
+    return Whisker(lower="low", upper="high", line_color=colour, **heads, **options)
 
 
 def helped(widget: Widget, text: str) -> Column:

@@ -56,7 +56,6 @@ window.mesascope = window.mesascope || {};
   // Rows of the query and the pairs, in the form of the source "live".
   const rows = ({ points, query }) => {
     const [p, q] = [points.data, query.data], at = (data, name) => Array.from(data[name] ?? []);
-    if (!at(q, "x").length) return null;
     const flat = (x, y, pair) => ({ x: Array.from(x), y: Array.from(y), pair: Array.from(pair) });
     return flat([q.x[0], ...at(p, "x")], [0, ...at(p, "y")], [-1, ...at(p, "pair")]);
   };
@@ -66,8 +65,12 @@ window.mesascope = window.mesascope || {};
   own.times = [];
   // Send points while they are dragged: the next ones when the last have been answered.
   own.dragged = (drawing) => {
+    if (!(drawing.query.data.x ?? []).length && drawing.live.data.x.length) { // there is always a query
+      drawing.query.data = { x: [drawing.live.data.x[0]], y: [0] };
+      return;
+    }
     const now = rows(drawing);
-    if (!now || same(now, { x: [...drawing.live.data.x], y: [...drawing.live.data.y], pair: [...drawing.live.data.pair] })) return;
+    if (same(now, { x: [...drawing.live.data.x], y: [...drawing.live.data.y], pair: [...drawing.live.data.pair] })) return;
     if (own.compute) { drawing.live.setv({ data: now }); own.compute(); return; }
     if (waiting && performance.now() - since < 1000) { again = drawing; return; }
     [waiting, since] = [true, performance.now()];

@@ -86,7 +86,7 @@
   const show = () => {
     const free = freeOf(), name = value("chosen");
     const shown = free ? `${free} = ${parameterOf(page.catalogue[name][free], value("free")).toPrecision(3)}` : "none";
-    widgets.free.title = `Its own parameter: ${shown}`;
+    widgets.free.title = `Parameter ${shown}`;
     widgets.free.disabled = !free;
     widgets.gamma.disabled = !subject.gamma;
     page.figure.below[0].axis_label = subject.d > 1 ? "input along the query's direction" : "input x";
