@@ -1,4 +1,4 @@
-"""Where they part: the same learners over 1,000 paired tasks, and under conditions that break agreement."""
+"""Paired comparisons of the learners over 1,000 tasks, and under conditions that break agreement."""
 
 from __future__ import annotations
 
