@@ -301,6 +301,13 @@ def test_errors_are_one_sentence(arguments, sentence, capsys):
     assert said.count("\n") == 1
 
 
+def test_a_looped_network_stands_beside_the_descent_in_its_weights():
+    trained = shipped("looped-10")
+    own = own_subject("mine", trained.learner, trained.family)
+    assert own.algorithm.steps == 2
+    assert float(own.algorithm.eta) == pytest.approx(float(trained.algorithm.eta), rel=0.1)
+
+
 def test_own_learners_come_first(found):
     own = own_subject("mine", GradientDescent(1, 1.0), LinearRegression(d_in=3))
     both = subjects({"own": own})

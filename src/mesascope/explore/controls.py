@@ -31,7 +31,7 @@ class Controls:
         self.subject = Select(title="Network or learner", value=setup.name, options=titles, name="subject")
         self.chosen = Select(title="Compared with", value=setup.chosen, options=[*setup.catalogue], name="chosen")
         self.sliders = {
-            name: slider(title, low, high, setup.values[name], step, name=name)
+            name: slider(title, low, max(high, 2 * setup.values[name]), setup.values[name], step, name=name)
             for name, (title, low, high, step, _) in SLIDERS.items()
         }
         self.again = Button(label="New task", name="again")

@@ -87,11 +87,22 @@ def own_subject(title: str, learner: Any, family: Any) -> Subject:
     if not isinstance(task, Episode) or task.yq.shape[-1] != 1:
         remedy = "choose one of contexts and queries with one target, such as linear-regression"
         refuse("--family", "draw tasks of one target", label(family), remedy)
+    return Subject(title, learner, family, _descent(learner, family, task.context.x.shape[-2]))
+
+
+def _descent(learner: Any, family: Any, pairs: int) -> Any:
+    """GD++ with the step sizes in the weights of a looped linear network, else one step of gradient descent."""
+    config = getattr(getattr(learner, "config", None), "transformer", None)
+    if getattr(config, "shared", False) and getattr(learner, "linear", False):
+        try:
+            eta, gamma = (max(float(sizes[0]), 0.0) for sizes in lenses.step_sizes(learner, pairs))
+            return learners.GradientDescentPlusPlus(learner.config.transformer.n_layers, eta, gamma)
+        except MesascopeError:  # weights without step sizes
+            pass
     try:
-        eta = learners.one_step_optimum(family).eta
+        return learners.GradientDescent(1, learners.one_step_optimum(family).eta)
     except MesascopeError:  # no closed form for these tasks
-        eta = 1.0
-    return Subject(title, learner, family, learners.GradientDescent(1, eta))
+        return learners.GradientDescent(1, 1.0)
 
 
 class InOwnDtype:
