@@ -305,7 +305,7 @@ def test_a_looped_network_stands_beside_the_descent_in_its_weights():
     trained = shipped("looped-10")
     own = own_subject("mine", trained.learner, trained.family)
     assert own.algorithm.steps == 2
-    assert float(own.algorithm.eta) == pytest.approx(float(trained.algorithm.eta), rel=0.1)
+    assert own.algorithm.eta.item() == pytest.approx(trained.algorithm.eta.item(), rel=0.1)
 
 
 def test_own_learners_come_first(found):
