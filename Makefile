@@ -10,6 +10,7 @@ unexport PYTHONDONTWRITEBYTECODE
 demo: .venv/installed
 	$(BIN)/mesascope run one-step --preset quick
 	@echo "to use mesascope in this terminal: . $(BIN)/activate"
+	@echo "to drag the points of a task: $(BIN)/pip install '.[explore]' && $(BIN)/mesascope explore --open"
 
 studies: .venv/installed
 	for study in two-steps softmax finite-tasks; do $(BIN)/mesascope run $$study || exit 1; done

@@ -285,7 +285,7 @@ def test_the_folder_of_a_learner_may_hold_colons_and_spaces(folder, names, tmp_p
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(identify, "_network", lambda place, _, *names: ("", (place, *names), None))
     (tmp_path / folder).mkdir(parents=True)
-    assert identify._found(":".join([folder, *names]))[1] == (folder, *names)
+    assert identify.learner_of(":".join([folder, *names]))[1] == (folder, *names)
 
 
 @pytest.mark.parametrize("place", ["my rules.py", "d:x/mine.py", "json.py"])
@@ -294,7 +294,7 @@ def test_a_learner_may_be_of_a_file(place, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / place).parent.mkdir(exist_ok=True)
     (tmp_path / place).write_text("class Rules:\n    def step(context, xq):\n        return 3\n")
-    name, learner, family = identify._found(f"{place}:Rules.step")
+    name, learner, family = identify.learner_of(f"{place}:Rules.step")
     assert (name, learner(None, None), family) == ("Rules.step", 3, None)
 
 
@@ -304,7 +304,7 @@ def test_a_learner_may_be_of_a_file(place, tmp_path, monkeypatch):
 def test_a_learner_that_is_not_there_is_refused_with_all_that_there_could_be(words, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ArgumentError) as error:
-        identify._found(words)
+        identify.learner_of(words)
     said = "LEARNER must be RUN, RUN:TRAINING, RUN:TRAINING:SEED, FILE.py:NAME or MODULE:NAME, but is "
     assert str(error.value).startswith(f"{said}{words} (")
 

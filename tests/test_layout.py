@@ -43,6 +43,7 @@ ORDER = [
     "study",
     "studies",
     "testing",
+    "explore",
     "cli",
     "__main__",
 ]
@@ -120,6 +121,7 @@ def test_importing_everything_loads_no_optional_package():
         "openai",
         "pandas",
         "nnsight",
+        "bokeh",
     }
     assert not loaded_by("import mesascope.cli, mesascope.studies, mesascope.testing") & optional
 

@@ -1,4 +1,4 @@
-"""The command line: ``list | run STUDY | identify LEARNER | language COMMAND | report DIR | ledger [DIR...]``."""
+"""The command line: ``list | run | identify | explore | language | report | ledger``."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ class Identify:
         name, learner, family = self._learner()
         given = self.family is not None or family is not None
         if self.family is not None or family is None:
-            kind, values = _call("--family", self.family or FAMILY)
+            kind, values = call_of("--family", self.family or FAMILY)
             family = from_record({"kind": "family", "name": kind, **values})
         self._move(learner)
         if self.estimate is not None:
@@ -118,7 +118,7 @@ class Identify:
                 raise ArgumentError(f"{flag} goes with {' or '.join(users)}, but there is none: pass {users[0]} MODEL.")
         if self.openai or self.local:
             return self._language_model(given[0])
-        return _regressor(self.sklearn) if self.sklearn else _found(self.learner, self.checkpoints)
+        return regressor_of(self.sklearn) if self.sklearn else learner_of(self.learner, self.checkpoints)
 
     def _move(self, learner: Any) -> None:
         """Move the weights of a network, or of its checkpoints, to ``--device``."""
@@ -141,7 +141,7 @@ class Identify:
             raise ArgumentError(
                 f"--budget must be given with {flag}, a call for each prediction, but is not: pass --budget 1000, say."
             )
-        model, settings = _call(flag, self.openai or self.local or "")
+        model, settings = call_of(flag, self.openai or self.local or "")
         try:
             if self.local:
                 ask = LocalModel(model, **{"device": self.device or "cpu", **settings})
@@ -180,7 +180,7 @@ class Identify:
         }  # fmt: skip
 
 
-def _found(words: str, checkpoints: bool = False) -> tuple[str, Any, Any]:
+def learner_of(words: str, checkpoints: bool = False) -> tuple[str, Any, Any]:
     """Name, learner and, for a network of a run, its task family; with ``checkpoints``, a dict of learners by step.
 
     Paths may contain colons, so the words are split at the last colons.
@@ -247,11 +247,11 @@ def _training(place: str, training: str, seed: str) -> tuple[Any, str, int]:
     return run, training, int(seed or 0)
 
 
-def _regressor(words: str) -> tuple[str, Any, None]:
+def regressor_of(words: str) -> tuple[str, Any, None]:
     from mesascope.adapters import from_sklearn
     from mesascope.errors import require_package
 
-    name, values = _call("--sklearn", words)
+    name, values = call_of("--sklearn", words)
     known = dict(require_package("sklearn.utils", "--sklearn", "sklearn").all_estimators(type_filter="regressor"))
     require_choice("--sklearn", name, known)
     try:
@@ -262,10 +262,10 @@ def _regressor(words: str) -> tuple[str, Any, None]:
         ) from None
 
 
-def _call(flag: str, words: str) -> tuple[str, dict[str, Any]]:
+def call_of(flag: str, words: str) -> tuple[str, dict[str, Any]]:
     """Parse ``name(key=value, ...)`` into a name and plain values, without running it.
 
-    >>> _call("--family", "linear-regression(n_context=20, noise=0.1)")
+    >>> call_of("--family", "linear-regression(n_context=20, noise=0.1)")
     ('linear-regression', {'n_context': 20, 'noise': 0.1})
     """
     name, _, rest = words.strip().partition("(")

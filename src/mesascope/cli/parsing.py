@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import tyro
 
+from mesascope.cli.explore import Explore
 from mesascope.cli.identify import Identify
 from mesascope.cli.language import language_command
 from mesascope.cli.reading import Ledger, ListStudies, Report
@@ -29,7 +30,7 @@ def parsed(arguments: list[str]) -> Callable[[], None]:
     _require_resume_alone(arguments)
     commands = {
         "run": run_command(arguments), "identify": Identify, "language": language_command(arguments),
-        "list": ListStudies, "report": Report, "ledger": Ledger,
+        "explore": Explore, "list": ListStudies, "report": Report, "ledger": Ledger,
     }  # fmt: skip
     said = io.StringIO()
     try:

@@ -25,7 +25,7 @@ from mesascope.runs.schemas import Name, problem
 _AGAIN = "delete it and --resume the run"
 
 # Code that only displays or checks results; all other code of the package can change the numbers of a stage.
-PRESENTATION = ("cli", "reports", "testing", "__main__.py", "progress.py", "text.py")
+PRESENTATION = ("cli", "explore", "reports", "testing", "__main__.py", "progress.py", "text.py")
 # Packages that can change the numbers of a stage.
 _PACKAGES = ("torch", "numpy", "scipy", "scikit-learn", "pillow", "tokenizers")
 

@@ -1,0 +1,86 @@
+// Behaviour of the page in the browser: colours of light and dark, and points that are sent while they are dragged.
+"use strict";
+window.mesascope = window.mesascope || {};
+(() => {
+  const own = window.mesascope, dark = matchMedia("(prefers-color-scheme: dark)");
+  const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  const looks = () => ({
+    Axis: { axis_label_text_color: colour("--ink"), major_label_text_color: colour("--ink"),
+            axis_line_color: colour("--muted"), major_tick_line_color: colour("--muted"), minor_tick_line_color: null },
+    Grid: { grid_line_color: colour("--muted") },
+    Title: { text_color: colour("--ink") },
+    Legend: { label_text_color: colour("--ink") },
+    LabelSet: { text_color: colour("--ink") },
+    ColorBar: { major_label_text_color: colour("--ink") },
+  });
+  own.paint = (doc) => {
+    for (const [kind, values] of Object.entries(looks()))
+      for (const model of doc._all_models.values())
+        if (model.type.endsWith(kind)) model.setv(values, { sync: false });
+  };
+  const fold = (doc) => {
+    for (const model of doc._all_models.values())
+      if (model.type === "Legend") model.setv({ ncols: innerWidth < 700 ? 1 : 2 }, { sync: false });
+  };
+  // A point that was held for a while can still be dragged: Bokeh takes a long press for another gesture.
+  const hold = (doc) => {
+    const figure = doc.get_model_by_name("task_figure"), view = figure && window.Bokeh.index.find_one(figure);
+    const gestures = view?.canvas_view?.ui_event_bus?.ui_gestures;
+    if (gestures) gestures.constructor.press_threshold = 2e9;
+    else setTimeout(() => hold(doc), 100);
+  };
+  own.ready = (doc) => {
+    own.paint(doc);
+    fold(doc);
+    addEventListener("resize", () => fold(doc));
+    dark.addEventListener("change", () => own.paint(doc));
+    hold(doc);
+    document.body.classList.add("ready");
+  };
+  const seen = new Set();
+  const find = () => {
+    for (const doc of (window.Bokeh?.documents ?? []))
+      if (!seen.has(doc) && doc.roots().length) { seen.add(doc); own.ready(doc); }
+    if (!seen.size) setTimeout(find, 30);
+  };
+  find();
+
+  // Buttons within tables choose a value of a menu.
+  document.addEventListener("click", (event) => {
+    const button = event.composedPath().find((one) => one.dataset?.menu);
+    const doc = window.Bokeh?.documents[0];
+    if (button) for (const model of doc._all_models.values())
+      if (model.name === "menu_" + button.dataset.menu) model.value = button.dataset.value;
+  });
+
+  // Rows of the query and the pairs, in the form of the source "live".
+  const rows = ({ points, query }) => {
+    const [p, q] = [points.data, query.data], at = (data, name) => Array.from(data[name] ?? []);
+    const flat = (x, y, pair) => ({ x: Array.from(x), y: Array.from(y), pair: Array.from(pair) });
+    return flat([q.x[0], ...at(p, "x")], [0, ...at(p, "y")], [-1, ...at(p, "pair")]);
+  };
+  const same = (a, b) => ["x", "y", "pair"].every((k) =>
+    a[k].length === b[k].length && a[k].every((value, i) => Math.abs(value - b[k][i]) < 1e-12));
+  let waiting = false, again = null, since = 0;
+  own.times = [];
+  // Send points while they are dragged: the next ones when the last have been answered.
+  own.dragged = (drawing) => {
+    if (!(drawing.query.data.x ?? []).length && drawing.live.data.x.length) { // there is always a query
+      drawing.query.data = { x: [drawing.live.data.x[0]], y: [0] };
+      return;
+    }
+    const now = rows(drawing);
+    if (same(now, { x: [...drawing.live.data.x], y: [...drawing.live.data.y], pair: [...drawing.live.data.pair] })) return;
+    if (own.compute) { drawing.live.setv({ data: now }); own.compute(); return; }
+    if (waiting && performance.now() - since < 1000) { again = drawing; return; }
+    [waiting, since] = [true, performance.now()];
+    const answered = () => {
+      drawing.curves.properties.data.change.disconnect(answered);
+      own.times.push(performance.now() - since);
+      waiting = false;
+      if (again) { const next = again; again = null; own.dragged(next); }
+    };
+    drawing.curves.properties.data.change.connect(answered);
+    drawing.live.data = now;
+  };
+})();

@@ -1,0 +1,97 @@
+"""Menus and sliders of the page; each has one sentence of help."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bokeh.models import Button, Select
+
+from mesascope.explore.plots import helped, slider
+from mesascope.explore.ranges import at_share
+from mesascope.explore.setup import MOST_PAIRS, Setup
+
+# Title, ends and step of each slider, and its sentence of help.
+SLIDERS = {
+    "scale": ("Input scale", 0.1, 4.0, 0.05, "Scale of the inputs over that of training; draws the task anew."),
+    "noise": ("Noise", 0.0, 1.0, 0.02, "Standard deviation of the noise on the context's labels; draws the task anew."),
+    "pairs": ("Pairs", 1, MOST_PAIRS, 1, "Number of pairs (x, y) in the context; draws the task anew."),
+    "depth": ("Steps and depth", 1, 10, 1, "Steps of each descent, and applications of the network's layer."),
+    "eta": ("Step size eta", 0.0, 12.0, 0.01, "Step size of each descent; it begins at the best one for training."),
+    "gamma": ("Gamma", 0.0, 0.5, 0.001, "Strength with which GD++ shrinks the inputs after each step."),
+    "free": ("Parameter", 0.0, 1.0, 0.01, "First parameter of the chosen learner that has no other slider."),
+}  # fmt: skip
+
+
+class Controls:
+    """Controls of a page; ``roots`` are their models by name."""
+
+    def __init__(self, setup: Setup) -> None:
+        self.setup, self._quiet = setup, False
+        titles: list[Any] = [(name, one.title) for name, one in setup.subjects.items()]
+        self.subject = Select(title="Network or learner", value=setup.name, options=titles, name="subject")
+        self.chosen = Select(title="Compared with", value=setup.chosen, options=[*setup.catalogue], name="chosen")
+        self.sliders = {
+            name: slider(title, low, max(high, 2 * setup.values[name]), setup.values[name], step, name=name)
+            for name, (title, low, high, step, _) in SLIDERS.items()
+        }
+        self.again = Button(label="New task", name="again")
+        self.subject.on_change("value", lambda attr, old, new: self._choose(new))
+        self.chosen.on_change("value", lambda attr, old, new: self._compare(new))
+        self.again.on_click(self._draw)
+        for name, one in self.sliders.items():
+            one.on_change("value", lambda attr, old, new, name=name: self._move(name, new))
+        self._show()
+
+    @property
+    def roots(self) -> dict[str, Any]:
+        helps = {name: (one, SLIDERS[name][-1]) for name, one in self.sliders.items()}
+        helps |= {
+            "subject": (self.subject, "The learner in blue: a trained network, or yours."),
+            "chosen": (self.chosen, "Any algorithm of the catalogue of identify, in green."),
+            "again": (self.again, "Draws another task from the same family."),
+        }
+        return {f"control_{name}": helped(widget, text) for name, (widget, text) in helps.items()}
+
+    def extended(self) -> None:
+        """Show the whole catalogue in the menu."""
+        self._quiet = True
+        self.chosen.options = [*self.setup.catalogue]
+        self._quiet = False
+
+    def _choose(self, name: str) -> None:
+        self.setup.choose(name)
+        self._quiet = True
+        self.chosen.update(options=[*self.setup.catalogue], value=self.setup.chosen)
+        for own, one in self.sliders.items():
+            value = self.setup.values[own]
+            one.update(end=max(SLIDERS[own][2], 2 * value), value=value)
+        self._quiet = False
+        self._show()
+        self.setup.notify()
+
+    def _compare(self, name: str) -> None:
+        if not self._quiet:
+            self.setup.chosen = name
+            self._show()
+            self.setup.notify()
+
+    def _draw(self) -> None:
+        self.setup.seed += 1
+        self.setup.notify()
+
+    def _move(self, name: str, value: float) -> None:
+        if not self._quiet:
+            self.setup.values[name] = value
+            self._show()
+            self.setup.notify()
+
+    def _show(self) -> None:
+        """Disable sliders without effect, and name the chosen learner's parameter with its value."""
+        for name, has in self.setup.has.items():
+            self.sliders[name].disabled = not has
+        free, own = self.setup.free, self.sliders["free"]
+        title = "Parameter: none"
+        if free is not None:
+            span = self.setup.catalogue[self.setup.chosen].free[free]
+            title = f"Parameter {free} = {at_share(span, self.setup.values['free']):.3g}"
+        own.update(title=title, show_value=False)

@@ -1,0 +1,109 @@
+"""Models of the one-task panel: sources, figure and controls. The live and the saved page share them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from bokeh.models import (
+    Button,
+    ColumnDataSource,
+    CustomJS,
+    HoverTool,
+    LabelSet,
+    PointDrawTool,
+    Select,
+    Span,
+    Spinner,
+)
+
+from mesascope.explore.plots import LOOKS, MARKS, alert, helped, legend, plot, words
+from mesascope.explore.setup import MOST_PAIRS, ROLES
+
+
+def _source(*columns: str) -> ColumnDataSource:
+    return ColumnDataSource({column: [] for column in columns})
+
+
+@dataclass
+class Drawing:
+    """Sources of the panel.
+
+    ``points`` are the pairs of the context and ``query`` the query, both dragged; ``live`` holds the query (first row)
+    and the pairs as they are while dragged. ``curves`` are predictions along the slice, ``answers`` those at the query,
+    and ``marks`` the weight of each label.
+    """
+
+    points: ColumnDataSource = field(default_factory=lambda: _source("x", "y", "pair"))
+    query: ColumnDataSource = field(default_factory=lambda: _source("x", "y"))
+    live: ColumnDataSource = field(default_factory=lambda: _source("x", "y", "pair"))
+    curves: ColumnDataSource = field(default_factory=lambda: _source("x", *ROLES))
+    answers: ColumnDataSource = field(default_factory=lambda: _source("x", *ROLES))
+    marks: ColumnDataSource = field(default_factory=lambda: _source("x", "y", "size", "colour", "weight", "text"))
+
+    def __post_init__(self) -> None:
+        self.line = Span(dimension="height", line_color="gray", line_dash="dotted", location=0)
+        self.figure = self._figure()
+        self.error, self.answer = alert(), words("", name="answer")
+        self.pair = Select(title="Point", value="query", options=["query"], name="pair")
+        self.x, self.y = Spinner(title="x", step=0.05, name="x"), Spinner(title="y", step=0.05, name="y")
+        self.add, self.delete = Button(label="Add a pair", name="add"), Button(label="Delete it", name="delete")
+        watch = CustomJS(args={"drawing": self.sources}, code="window.mesascope.dragged(drawing)")
+        self.points.js_on_change("change", watch)
+        self.query.js_on_change("change", watch)
+
+    @property
+    def sources(self) -> dict[str, ColumnDataSource]:
+        names = ("points", "query", "live", "curves", "answers", "marks")
+        return {name: getattr(self, name) for name in names}
+
+    @property
+    def roots(self) -> dict[str, Any]:
+        helps = {
+            "pair": (self.pair, "The point that x and y below belong to, for use without a mouse."),
+            "x": (self.x, "Its input, or its place on the slice."), "y": (self.y, "Its label."),
+            "add": (self.add, "Adds a pair at the query."), "delete": (self.delete, "Deletes the chosen pair."),
+        }  # fmt: skip
+        points = {f"control_{name}": helped(widget, text) for name, (widget, text) in helps.items()}
+        return {"task_figure": self.figure, "task_error": self.error, "task_answer": self.answer, **points}
+
+    def _figure(self) -> Any:
+        found = plot("One task", "input x", "label y", height=420, name="task")
+        found.add_layout(self.line)
+        found.scatter(
+            "x", "y", size="size", fill_color="colour", line_color=None, fill_alpha=0.35, source=self.marks,
+            name="marks",
+        )  # fmt: skip
+        lines = {
+            role: [
+                found.line(
+                    "x", role, source=self.curves, color=colour, line_dash=dash, line_width=2.5, name=f"curve_{role}"
+                ),
+                found.scatter("x", role, source=self.answers, color=colour, marker=MARKS[role], size=9),
+            ]
+            for role, (colour, dash) in LOOKS.items()
+        }
+        points = found.scatter(
+            "x", "y", size=12, fill_color="white", line_color="black", line_width=2, source=self.points, name="points"
+        )
+        query = found.scatter(
+            "x", "y", size=17, marker="inverted_triangle", fill_color="#E69F00", line_color="black", source=self.query,
+            name="query",
+        )  # fmt: skip
+        found.add_layout(LabelSet(x="x", y="y", text="text", source=self.marks, x_offset=9, y_offset=5,
+                                  text_font_size="11px", text_color="gray"))  # fmt: skip
+        # A drag begins after five pixels, so the discs that take it are larger than the points.
+        held = [found.scatter("x", "y", size=20, alpha=0, source=one.data_source) for one in (points, query)]
+        draw = PointDrawTool(renderers=held, num_objects=MOST_PAIRS, empty_value=-1)
+        found.add_tools(
+            draw, HoverTool(renderers=[found.select_one({"name": "marks"})], tooltips="weight @weight{0.000}")
+        )
+        found.toolbar.active_drag, found.toolbar.active_tap = draw, draw
+        self.legend = legend(found, lines)
+        return found
+
+    def name(self, titles: dict[str, str]) -> None:
+        """Set the legend's names."""
+        for item, role in zip(self.legend.items, LOOKS, strict=True):
+            if item.label != {"value": titles[role]}:
+                item.label = {"value": titles[role]}

@@ -1,0 +1,87 @@
+"""Work off the drag path: in a thread, newest request first, with a mark while numbers are stale."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from bokeh.document import Document
+from bokeh.models import Div
+
+from mesascope.explore.plots import say
+from mesascope.explore.subjects import sentence
+
+# Several, so that a slow learner does not hold up other panels.
+_WORKERS = ThreadPoolExecutor(3, thread_name_prefix="explore")
+
+
+class Later:
+    """Computes a panel's numbers after changes; earlier requests that have not begun are dropped.
+
+    Args:
+        compute: called without arguments in the page's thread; returns a function for the worker.
+        show: called with the worker's result in the page's thread.
+        mark: text that says that numbers are stale.
+        error: place of an error sentence.
+        wait: milliseconds that join the moves of a slider; longer for panels that others should not wait for.
+    """
+
+    def __init__(
+        self,
+        doc: Document,
+        compute: Callable[[], Callable[[], Any]],
+        show: Callable[[Any], None],
+        mark: Div,
+        error: Div,
+        wait: int = 15,
+    ) -> None:
+        self.wait = wait
+        self.doc, self.compute, self.show, self.mark, self.error = doc, compute, show, mark, error
+        self._waits = self._again = self._busy = False
+
+    def request(self) -> None:
+        """Ask for new numbers."""
+        self.mark.update(text="Updating…", css_classes=["stale"])
+        if not self._waits:
+            self._waits = True
+            self.doc.add_timeout_callback(self._begin, self.wait)
+
+    def now(self) -> None:
+        """Compute and show the numbers before returning, for a page without a server."""
+        self.show(self.compute()())
+        self.mark.text = ""
+
+    def _begin(self) -> None:
+        self._waits = False
+        if self._busy:
+            self._again = True
+            return
+        self._busy = True
+        try:
+            work = self.compute()
+        except Exception as error:
+            self._end(None, error)
+            return
+        _WORKERS.submit(self._run, work)
+
+    def _run(self, work: Callable[[], Any]) -> None:
+        found, failed = None, None
+        try:
+            found = work()
+        except Exception as error:
+            failed = error
+        self.doc.add_next_tick_callback(lambda: self._end(found, failed))
+
+    def _end(self, found: Any, failed: Exception | None) -> None:
+        self._busy = False
+        if self._again:
+            self._again = False
+            self._begin()
+            return
+        if failed is None:
+            say(self.error, "")
+            self.show(found)
+        else:
+            say(self.error, sentence(failed))
+        self.mark.update(text="", css_classes=[])

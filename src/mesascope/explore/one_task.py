@@ -1,0 +1,149 @@
+"""One task: points to drag, curves of the learners, and what the query's prediction is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from mesascope.explore import predicting
+from mesascope.explore.drawing import Drawing
+from mesascope.explore.plots import say
+from mesascope.explore.setup import MOST_PAIRS, Setup
+from mesascope.explore.subjects import sentence
+from mesascope.tasks import Context, Episode
+
+POINTS = 81  # of each curve
+# Settings that draw the task anew.
+_DRAWN = ("scale", "noise", "pairs")
+
+
+class OneTask:
+    """Panel of one task. Inputs are shown along the query's direction; dragging changes them along it."""
+
+    def __init__(self, setup: Setup) -> None:
+        self.setup, self.drawing, self._quiet, self._drawn = setup, Drawing(), False, None
+        own = self.drawing
+        for model, what, action in (
+            (own.live, "data", self._moved), (own.pair, "value", self._point),
+            (own.x, "value", self._typed), (own.y, "value", self._typed),
+        ):  # fmt: skip
+            model.on_change(what, lambda attr, old, new, action=action: self._heard(action))
+        own.add.on_click(self._added)
+        own.delete.on_click(self._deleted)
+        setup.listen(self.refresh)
+        self.refresh()
+
+    def _heard(self, action: Callable[[], None]) -> None:
+        if not self._quiet:
+            action()
+
+    def refresh(self) -> None:
+        """Draw the task anew if its settings changed; compute all curves."""
+        key = (self.setup.name, self.setup.seed, *(self.setup.values[name] for name in _DRAWN))
+        try:
+            if key != self._drawn:
+                self._drawn = key
+                self._draw()
+            self._compute()
+        except Exception as error:
+            say(self.drawing.error, sentence(error))
+
+    def _draw(self) -> None:
+        (x, y), xq, _ = self.setup.task()
+        x, y, xq = x[0], y[0, :, 0], xq[0, 0]
+        self._direction = xq / xq.norm() if len(xq) > 1 else torch.ones_like(xq)
+        places = x @ self._direction
+        self._rest = x - places[:, None] * self._direction
+        rows = zip(places.tolist(), y.tolist(), range(len(places)), strict=True)
+        self._put([(float(xq @ self._direction), 0.0, -1), *rows])
+        self.drawing.figure.xaxis.axis_label = "input x" if len(xq) == 1 else "input along the query's direction"
+
+    def _put(self, rows: Sequence[tuple[float, float, int]]) -> None:
+        """Show the query (first row) and pairs."""
+        self._quiet, own = True, self.drawing
+        x, y, pair = (list(column) for column in zip(*rows, strict=True))
+        own.query.data = {"x": x[:1], "y": y[:1]}
+        own.points.data = {"x": x[1:], "y": y[1:], "pair": pair[1:]}
+        own.live.data = {"x": x, "y": y, "pair": pair}
+        self._point()
+        self._quiet = False
+
+    @property
+    def _rows(self) -> list[tuple[float, float, int]]:
+        """The query and the pairs, as they are on the page."""
+        columns = (self.drawing.live.data[name] for name in ("x", "y", "pair"))
+        return [(float(x), float(y), int(pair)) for x, y, pair in zip(*columns, strict=True)]
+
+    def episode(self) -> Episode:
+        """The task on the page."""
+        (query, _, _), *pairs = self._rows
+        none = torch.zeros_like(self._direction)
+        rest = [self._rest[pair] if 0 <= pair < len(self._rest) else none for _, _, pair in pairs]
+        x = [place * self._direction + own for (place, _, _), own in zip(pairs, rest, strict=True)]
+        inputs = torch.stack(x) if x else self._direction.new_zeros(0, len(none))
+        labels = torch.tensor([y for _, y, _ in pairs], dtype=torch.float64)[:, None]
+        xq = query * self._direction
+        return Episode(Context(inputs[None], labels[None]), xq[None, None], torch.zeros(1, 1, 1, dtype=torch.float64))
+
+    def _compute(self) -> None:
+        own, episode, rows = self.drawing, self.episode(), self._rows
+        places = [row[0] for row in rows]
+        reach = 1.15 * max(*map(abs, places), 1e-3)
+        grid = torch.linspace(-reach, reach, POINTS, dtype=torch.float64)
+        xq = torch.cat([torch.tensor(places[:1], dtype=torch.float64), grid])[None, :, None] * self._direction
+        learners = self.setup.learners()
+        found, failed = predicting.answers(learners, self.setup.titles, episode, xq)
+        own.answers.data = {"x": places[:1], **{role: one[:1] for role, one in found.items()}}
+        own.line.location = places[0]
+        pairs = [row[:2] for row in rows[1:]]
+        own.marks.data = predicting.marks(learners["network"], episode, pairs)
+        own.name(self.setup.titles)
+        own.answer.text = predicting.said(self.setup.titles, {role: float(one[0]) for role, one in found.items()})
+        own.curves.data = {"x": grid.numpy(), **{role: one[1:] for role, one in found.items()}}
+        say(own.error, " ".join(dict.fromkeys(failed)))
+
+    def _moved(self) -> None:
+        self._compute()
+        self._point()
+
+    def _point(self) -> None:
+        """Show the chosen point's numbers."""
+        own, rows, quiet = self.drawing, self._rows, self._quiet
+        options = ["query", *map(str, range(1, len(rows)))]
+        self._quiet = True
+        own.pair.update(options=options, value=own.pair.value if own.pair.value in options else "query")
+        x, y, _ = rows[options.index(own.pair.value)]
+        own.x.value, own.y.value, own.y.disabled = round(x, 4), round(y, 4), own.pair.value == "query"
+        own.delete.disabled = own.pair.value == "query"
+        self._quiet = quiet
+
+    @property
+    def _index(self) -> int:
+        value = self.drawing.pair.value
+        return 0 if value == "query" else int(value)
+
+    def _typed(self) -> None:
+        rows, own = self._rows, self.drawing
+        rows[self._index] = (own.x.value or 0.0, own.y.value or 0.0, rows[self._index][2])
+        self._put(rows)
+        self._compute()
+
+    def _added(self) -> None:
+        rows = self._rows
+        if len(rows) <= MOST_PAIRS:
+            self._put([*rows, (rows[0][0], 0.0, -1)])
+            self.drawing.pair.value = str(len(rows))
+            self._compute()
+
+    def _deleted(self) -> None:
+        rows = self._rows
+        if self._index:
+            del rows[self._index]
+            self._put(rows)
+            self._compute()
+
+    @property
+    def roots(self) -> dict[str, Any]:
+        return self.drawing.roots

@@ -1,0 +1,143 @@
+"""Paired comparisons of the learners over 1,000 tasks, and under conditions that break agreement."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from bokeh.document import Document
+from bokeh.models import Button, ColumnDataSource, LabelSet
+
+from mesascope import lenses
+from mesascope.explore.later import Later
+from mesascope.explore.plots import LOOKS, MARKS, WIDTH, alert, helped, plot, say, whisker, words
+from mesascope.explore.setup import ROLES, Setup
+from mesascope.explore.subjects import sentence
+from mesascope.identification import CONDITIONS
+from mesascope.measurement import Measurement
+from mesascope.streams import stream
+from mesascope.tasks import Episode
+
+# Smallest number on the logarithmic axes; smaller ones are drawn here.
+NOTHING = 1e-9
+# Conditions of "break it", with their names on the page; tasks as they are come first.
+BREAKS = {
+    "inputs twice as large": "inputs x 2", "half of the pairs": "half the pairs", "an outlier": "an outlier",
+    "shifted inputs": "inputs shifted",
+}  # fmt: skip
+OWN = "as it is"
+
+
+class Parting:
+    """Panel of paired comparisons; the button adds changed tasks."""
+
+    def __init__(self, setup: Setup, doc: Document) -> None:
+        self.setup = setup
+        self.error, self.mark, self.breaks = alert(), words(""), False
+        self.button = Button(label="Break it", name="break")
+        self.button.on_click(self._break)
+        self.errors, self.differences, self.broken = (_empty() for _ in range(3))
+        self.left = _dots("Error of each learner", "mean squared error", self.errors)
+        self.right = _dots("Difference from the network", "mean distance of predictions", self.differences)
+        self.figure = _dots(
+            "Difference from the network on changed tasks",
+            "mean distance of predictions",
+            self.broken,
+            260,
+            named=False,
+        )
+        self.figure.visible = False
+        self.later = Later(doc, self._work, self._show, self.mark, self.error)
+        setup.listen(self.later.request)
+        self.later.request()
+
+    def _break(self) -> None:
+        self.breaks = not self.breaks
+        self.button.label = "Stop breaking it" if self.breaks else "Break it"
+        self.later.request()
+
+    def _work(self) -> Callable[[], Any]:
+        setup, learners, titles, breaks = self.setup, self.setup.learners(), self.setup.titles, self.breaks
+        most = setup.catalogue[setup.chosen].most_tasks
+        return lambda: (titles, *_measured(learners, setup.tasks(), breaks, most))
+
+    def _show(self, found: Any) -> None:
+        titles, errors, differences, broken, failed = found
+        for source, figure, own in (
+            (self.errors, self.left, errors), (self.differences, self.right, differences),
+        ):  # fmt: skip
+            names = [titles[role] for role in own]
+            figure.y_range.factors = names[::-1]
+            _put(source, names, [*own.values()], [*own])
+        self.figure.visible = bool(broken)
+        _put(self.broken, [name for name, _ in broken], [*broken.values()], [role for _, role in broken])
+        self.figure.y_range.factors = list(dict.fromkeys(name for name, _ in reversed(broken)))
+        say(self.error, failed)
+
+    @property
+    def roots(self) -> dict[str, Any]:
+        button = helped(self.button, f"Compares the learners again on changed tasks: {', '.join(BREAKS)}.")
+        return {
+            "parting_error": self.error, "parting_mark": self.mark, "parting_left": self.left,
+            "parting_right": self.right, "control_break": button, "parting_broken": self.figure,
+        }  # fmt: skip
+
+
+def _measured(learners: dict[str, Any], tasks: Episode, breaks: bool, most: int | None = None) -> tuple[Any, ...]:
+    """Errors by role, differences from the network by role and, if asked for, by condition; and error sentences.
+
+    Args:
+        most: number of tasks for the chosen learner, if it is slow.
+    """
+    errors, differences, broken, failed = {}, {}, {}, []
+    for role in ROLES[1:]:
+        own = tasks.part(0, most) if role == "chosen" else tasks
+        try:
+            found = lenses.agreement(learners["network"], learners[role], own)
+        except Exception as error:
+            failed.append(sentence(error))
+            continue
+        errors.setdefault("network", found.mse_a)
+        errors[role], differences[role] = found.mse_b, found.prediction_difference
+    conditions = {OWN: tasks}
+    for index, (name, title) in enumerate(BREAKS.items() if breaks else ()):
+        changed = CONDITIONS[name](tasks, stream(0, "explore-break", index))
+        if changed is not None:
+            conditions[title] = changed
+    for title, episode in conditions.items() if breaks else ():
+        for role in ("algorithm", "ridge"):
+            found = lenses.agreement(learners["network"], learners[role], episode)
+            broken[title, role] = found.prediction_difference
+    return errors, differences, broken, " ".join(dict.fromkeys(failed))
+
+
+def _empty() -> ColumnDataSource:
+    return ColumnDataSource({name: [] for name in ("name", "value", "low", "high", "colour", "mark", "text")})
+
+
+def _put(source: ColumnDataSource, names: list[str], found: list[Measurement], roles: list[str]) -> None:
+    ends = [(one.value - WIDTH * one.stderr, one.value, one.value + WIDTH * one.stderr) for one in found]
+    low, value, high = (
+        ([max(end, NOTHING) for end in column] for column in zip(*ends, strict=True)) if ends else ([],) * 3
+    )
+    source.data = {
+        "name": names, "value": value, "low": low, "high": high,
+        "colour": [LOOKS[role][0] for role in roles], "mark": [MARKS[role] for role in roles],
+        "text": [str(one) for one in found],
+    }  # fmt: skip
+
+
+def _dots(title: str, x: str, source: ColumnDataSource, height: int = 190, *, named: bool = True) -> Any:
+    """A row for each learner, with its interval."""
+    found = plot(title, x, "", height=height, y_range=["-"], x_axis_type="log")
+    found.add_layout(whisker(base="name", source=source, dimension="width"))
+    found.scatter("value", "name", marker="mark", color="colour", size=11, source=source)
+    if named:
+        found.add_layout(
+            LabelSet(
+                x="value", y="name", text="text", source=source, y_offset=7, text_font_size="11px", text_align="center"
+            )
+        )
+    found.x_range.range_padding = 0.5
+    found.y_range.range_padding = 0.2
+    return found

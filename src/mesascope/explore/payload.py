@@ -1,0 +1,65 @@
+"""Networks, tasks and learners of a saved page, as JSON for its JavaScript."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mesascope.errors import refuse
+from mesascope.explore.setup import MOST_PAIRS, Setup
+from mesascope.nets import Concatenated, InContextRegressor
+from mesascope.tasks import LinearRegression
+
+# Learners of the catalogue that the page computes itself.
+LEARNERS = (
+    "zero", "mean", "last label", "averaging", "gradient-descent", "gradient-descent-plus-plus",
+    "centred gradient-descent", "ridge least-squares", "centred least-squares", "newton", "nearest-neighbours",
+    *(f"{one} kernel-smoother" for one in ("gaussian", "laplace", "exponential")),
+    *(f"{one} kernel-ridge" for one in ("gaussian", "laplace", "manhattan", "quadratic", "cubic")),
+)  # fmt: skip
+# Tasks of each network.
+TASKS = 5
+
+
+def subject(setup: Setup, name: str) -> dict[str, Any]:
+    """Weights, tasks and settings of a network, as JSON."""
+    setup.choose(name)
+    subject = setup.subject
+    network, family = subject.learner, subject.family
+    config: Any = getattr(getattr(network, "config", None), "transformer", None)
+    plain = isinstance(network, InContextRegressor) and isinstance(network.config.layout, Concatenated) and (
+        config.mlp is None and not any(config.layer_norms) and len({*config.attentions}) == 1
+        and config.token_clip is None and network.w0 is None and network.embedding is None
+    )  # fmt: skip
+    if not plain or not isinstance(family, LinearRegression):
+        remedy = "leave LEARNER out, or serve the page"
+        refuse("--save", "be used with linear or softmax layers trained on linear regression", subject.title, remedy)
+    layers = [
+        {"w_kq": one.w_kq.double().tolist(), "w_pv": (config.damping * one.w_pv.double()).tolist()}
+        for one in network.products()
+    ]
+    looped = config.n_layers == 1 or config.shared
+    values = {key: value for key, value in setup.values.items() if key != "free"}
+    algorithm = "gradient-descent-plus-plus" if subject.has_gamma else "gradient-descent"
+    if subject.is_centred:
+        algorithm = "centred gradient-descent"
+    return {
+        "title": subject.title, "titles": setup.titles, "d": subject.d_in, "looped": looped,
+        "layers": layers[:1] if looped else layers, "softmax": not network.linear, "algorithm": algorithm,
+        "gamma": subject.has_gamma, "values": values, "tasks": [_task(setup, seed) for seed in range(TASKS)],
+    }  # fmt: skip
+
+
+def _task(setup: Setup, seed: int) -> dict[str, Any]:
+    """Inputs, labels without noise, noise of size 1, and the query of a task, at scale 1."""
+    setup.seed = seed
+    setup.values |= {"scale": 1.0, "pairs": MOST_PAIRS, "noise": 0.0}
+    (x, y), xq, _ = setup.task()
+    setup.values["noise"] = 1.0
+    noise = setup.task().context.y - y
+    setup.seed = 0
+    return {"x": x[0].tolist(), "y": y[0, :, 0].tolist(), "noise": noise[0, :, 0].tolist(), "xq": xq[0, 0].tolist()}
+
+
+def spans(setup: Setup, name: str) -> dict[str, Any]:
+    free = setup.catalogue[name].free
+    return {key: {"low": one.low, "high": one.high, "scale": one.scale} for key, one in free.items()}

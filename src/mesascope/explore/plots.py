@@ -1,0 +1,83 @@
+"""Figures and controls of the page, with the palette of mesascope's figures."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import Any
+
+from bokeh.layouts import column
+from bokeh.models import Column, Div, InlineStyleSheet, Legend, LegendItem, Slider, TeeHead, Whisker, Widget
+from bokeh.plotting import figure
+
+from mesascope.explore.files import asset
+from mesascope.reports.panels import COLOURS
+
+# Colour and dash of the learners by role; marks differ, so that colour is never the only difference.
+LOOKS: dict[str, tuple[str, str]] = {
+    "network": (COLOURS["trained"], "solid"), "algorithm": (COLOURS["gd"], "dashed"),
+    "ridge": (COLOURS["gd++"], "dotdash"), "chosen": (COLOURS["centred"], "dotted"),
+}  # fmt: skip
+MARKS = {"network": "circle", "algorithm": "diamond", "ridge": "square", "chosen": "triangle"}
+# Standard errors on each side of an interval of 99 %.
+WIDTH = 2.58
+SIGNS = {True: COLOURS["trained"], False: COLOURS["gd"]}
+
+
+def style() -> InlineStyleSheet:
+    """Style of a widget, from the colours of the page."""
+    return InlineStyleSheet(css=asset("widgets.css"))
+
+
+def plot(title: str, x: str, y: str, height: int = 360, tools: str = "", **options: Any) -> Any:
+    """A figure without decoration that takes the width of its place; its title names it for screen readers."""
+    found = figure(
+        height=height, sizing_mode="stretch_width", x_axis_label=x, y_axis_label=y, tools=tools, toolbar_location=None,
+        background_fill_color=None, border_fill_color=None, outline_line_color=None, min_border=6,
+        title=title, **options,
+    )  # fmt: skip
+    found.grid.grid_line_alpha = 0.25
+    return found
+
+
+def legend(found: Any, items: dict[str, list[Any]], columns: int = 2) -> Any:
+    """Put a legend below a figure; a click hides a line."""
+    look: dict[str, Any] = {"background_fill_alpha": 0, "border_line_color": None, "padding": 0, "spacing": 2}
+    labels = [LegendItem(label=name, renderers=renderers) for name, renderers in items.items()]
+    own = Legend(items=labels, ncols=columns, click_policy="hide", label_text_font_size="12px", **look)
+    found.add_layout(own, "below")
+    return own
+
+
+def whisker(colour: str = "gray", **options: Any) -> Whisker:
+    """Bars from the columns ``low`` to ``high``."""
+    heads = {name: TeeHead(size=8, line_color=colour) for name in ("lower_head", "upper_head")}
+    return Whisker(lower="low", upper="high", line_color=colour, **heads, **options)
+
+
+def helped(widget: Widget, text: str) -> Column:
+    """A control with one sentence of help below it."""
+    widget.stylesheets = [style()]
+    widget.sizing_mode = "stretch_width"
+    return column(widget, words(text, "help"), sizing_mode="stretch_width", spacing=0)
+
+
+def slider(title: str, low: float, high: float, value: float, step: float, **options: Any) -> Slider:
+    return Slider(title=title, start=low, end=high, value=min(max(value, low), high), step=step, **options)
+
+
+def words(text: str, kind: str = "", *, html: bool = False, **options: Any) -> Div:
+    """A text of a class of the style sheet, escaped unless it is HTML."""
+    inner = text if html else escape(text)
+    classes = [kind] if kind else []
+    return Div(text=inner, stylesheets=[style()], css_classes=classes, sizing_mode="stretch_width", **options)
+
+
+def say(place: Div, sentence: str) -> None:
+    """Show an error in its place, or clear it."""
+    place.text = f'<span role="alert">{escape(sentence)}</span>' if sentence else ""
+    place.visible = bool(sentence)
+
+
+def alert() -> Div:
+    """Place for an error sentence."""
+    return words("", "alert", visible=False)

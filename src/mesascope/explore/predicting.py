@@ -1,0 +1,57 @@
+"""Predictions of the learners along a slice, and the weight of each label, for the sources of one task."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from mesascope.errors import NumericalError
+from mesascope.explore.plots import SIGNS
+from mesascope.explore.subjects import sentence
+from mesascope.identification import smoother_weights
+from mesascope.lenses.needs import predict_in_eval
+from mesascope.shapes import Float, Tensor
+from mesascope.tasks import Episode
+
+# Diameter of the disc of the heaviest label, in pixels; and pairs whose weights are written: more would overlap.
+LARGEST, MOST_LABELS = 56, 12
+DISCS = (
+    "The area of a disc is the weight of its label in the network's prediction: blue if positive, orange if negative."
+)
+
+
+def answers(
+    learners: Mapping[str, Any], titles: Mapping[str, str], episode: Episode, xq: Float[Tensor, "1 m dx"]
+) -> tuple[dict[str, np.ndarray], list[str]]:
+    """Predictions by role, nan for a learner that raises an error; and the errors' sentences."""
+    found, failed = {}, []
+    for role, learner in learners.items():
+        try:
+            with torch.no_grad():
+                found[role] = predict_in_eval(learner, episode.context, xq)[0, :, 0].numpy()
+            if not np.isfinite(found[role]).all():
+                raise NumericalError(f"predictions of {titles[role]} must be finite, but are not: use smaller sizes.")
+        except Exception as error:
+            failed.append(sentence(error))
+            found[role] = np.full(xq.shape[1], np.nan)
+    return found, failed
+
+
+def marks(learner: Any, episode: Episode, pairs: Sequence[tuple[float, float]]) -> dict[str, Any]:
+    """A disc for each pair: the weight of its label in the learner's prediction."""
+    found = smoother_weights(learner, episode) if pairs else None
+    weights = np.zeros(len(pairs)) if found is None else found[0, 0].numpy()
+    size = LARGEST * np.sqrt(np.abs(weights) / max(np.abs(weights).max(initial=0), 1e-12))
+    texts = [f"{one:.2f}" if len(pairs) <= MOST_LABELS and abs(one) >= 0.005 else "" for one in weights]
+    x, y = ([row[place] for row in pairs] for place in (0, 1))
+    colours = [SIGNS[bool(weight >= 0)] for weight in weights]
+    return {"x": x, "y": y, "size": size, "weight": weights, "colour": colours, "text": texts}
+
+
+def said(titles: dict[str, str], answers: dict[str, float]) -> str:
+    """Predictions at the query in one sentence."""
+    listed = ", ".join(f"{titles[role]} {answer:.3f}" for role, answer in answers.items())
+    return f"Predictions at the query: {listed}. {DISCS}"

@@ -1,0 +1,23 @@
+"""Parameters of learners from the positions of sliders."""
+
+from __future__ import annotations
+
+from mesascope.learners import Range
+
+
+def at_share(span: Range, share: float) -> float:
+    """Number at a share of a range, evenly on its scale.
+
+    >>> at_share(Range(0.01, 1.0, "log"), 0.5)
+    0.1
+    """
+    if span.scale == "log":
+        return float(f"{span.low * (span.high / span.low) ** share:.6g}")
+    number = span.low + share * (span.high - span.low)
+    return round(number) if span.scale == "integer" else number
+
+
+def within(span: Range, number: float) -> float:
+    """The number, or the end of the range that is nearer."""
+    number = min(max(number, span.low), span.high)
+    return int(number) if span.scale == "integer" else number

@@ -1,0 +1,150 @@
+"""Runs: a list of folders with verdicts, claims with figures and arrays, and curves of two runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from bokeh.document import Document
+from bokeh.models import Button, ColumnDataSource, Select
+
+from mesascope.errors import MesascopeError
+from mesascope.explore import run_text
+from mesascope.explore.later import Later
+from mesascope.explore.plots import LOOKS, alert, helped, legend, plot, say, words
+from mesascope.explore.subjects import sentence
+from mesascope.runs import Run, find_runs
+
+NONE = "There is no folder of runs: pass some with --runs DIR, or make one by mesascope run one-step."
+# Looks of the two curves.
+CURVES = ("network", "algorithm")
+
+
+class RunList:
+    """Panel of run folders.
+
+    Args:
+        folders: runs, or folders of runs; nothing else on the disk is read.
+    """
+
+    def __init__(self, folders: Sequence[Path], doc: Document) -> None:
+        self.folders, self.runs = [*folders], dict[str, Run]()
+        self.error, self.mark = alert(), words("")
+        self.table, self.claims, self.shown, self.arrays = (words("", html=True) for _ in range(4))
+        names = {"run": "Run", "claim": "Claim", "stage": "Arrays", "first": "First curve", "second": "Second curve",
+                 "metric": "Metric"}  # fmt: skip
+        self.menus = {name: Select(title=title, name=f"menu_{name}", options=[]) for name, title in names.items()}
+        self.again = Button(label="Read the folders again")
+        self.sources = [ColumnDataSource({name: [] for name in ("x", "y", "low", "high")}) for _ in CURVES]
+        self.figure = self._figure()
+        actions = (self._run, self._claim, self._stage, self._metrics, self._metrics, self._draw)
+        for name, action in zip(names, actions, strict=True):
+            self._on(name, action)
+        self.later = Later(doc, lambda: self._read, self._put, self.mark, self.error)
+        self.again.on_click(self.later.request)
+        self.later.request()
+
+    def _on(self, name: str, action: Callable[[], None]) -> None:
+        def guarded() -> None:
+            try:
+                say(self.error, "")
+                action()
+            except (MesascopeError, OSError, KeyError, ValueError) as error:
+                say(self.error, sentence(error))
+
+        self.menus[name].on_change("value", lambda attr, old, new: guarded())
+
+    def _figure(self) -> Any:
+        found = plot("Logged while training: means over seeds, and their range", "step", "", height=300, visible=False)
+        items = {}
+        for role, source in zip(CURVES, self.sources, strict=True):
+            colour, dash = LOOKS[role]
+            items[role] = [
+                found.line("x", "y", source=source, color=colour, line_dash=dash, line_width=2),
+                found.varea("x", "low", "high", source=source, color=colour, alpha=0.2),
+            ]
+        self.legend = legend(found, items)
+        return found
+
+    def _read(self) -> tuple[dict[str, Run], str, list[tuple[str, str]]]:
+        """The runs by name, their table, and their trainings as options of a menu."""
+        found, unreadable = list[Run](), list[str]()
+        for folder in self.folders:
+            try:
+                runs, left_out = find_runs([folder])
+                found, unreadable = found + runs, unreadable + left_out
+            except MesascopeError as error:
+                unreadable.append(str(error))
+        runs = {run.path.name if self._single(run, found) else str(run.path): run for run in found}
+        trainings = [
+            (f"{name} : {one}", f"{name}: {one}") for name, run in runs.items() for one in run_text.trainings(run)
+        ]
+        return runs, run_text.run_table(runs, unreadable) if runs or unreadable else NONE, trainings
+
+    def _put(self, found: tuple[dict[str, Run], str, list[tuple[str, str]]]) -> None:
+        self.runs, self.table.text, trainings = found
+        for name in ("first", "second"):
+            self.menus[name].options = [("", "none"), *trainings]
+        self.menus["run"].options = ["", *self.runs]
+
+    @staticmethod
+    def _single(run: Run, found: Sequence[Run]) -> bool:
+        return sum(one.path.name == run.path.name for one in found) == 1
+
+    def _run(self) -> None:
+        run = self.runs.get(self.menus["run"].value)
+        claims = [] if run is None else list(run.claims)
+        stages = [] if run is None else list(run.results)
+        self.claims.text, self.shown.text, self.arrays.text = run_text.claim_table(claims), "", ""
+        self.menus["claim"].update(options=["", *(one["id"] for one in claims)], value="")
+        self.menus["stage"].update(options=["", *stages], value="")
+        if run is not None and run.config["kind"] == "identification":
+            self.shown.text = run_text.report_frame(run)
+
+    def _claim(self) -> None:
+        run, name = self.runs.get(self.menus["run"].value), self.menus["claim"].value
+        if run is not None and name:
+            self.shown.text = run_text.claim_text(run, next(one for one in run.claims if one["id"] == name))
+
+    def _stage(self) -> None:
+        run, stage = self.runs.get(self.menus["run"].value), self.menus["stage"].value
+        self.arrays.text = run_text.array_text(run, stage) if run is not None and stage else ""
+
+    def _curves(self, name: str) -> Any:
+        run, _, training = self.menus[name].value.rpartition(" : ")
+        return self.runs[run].curves(training) if run else None
+
+    def _metrics(self) -> None:
+        found = [one for one in (self._curves("first"), self._curves("second")) if one is not None]
+        shared = [name for name in (found[0] if found else []) if name not in ("step", "seed")]
+        shared = [name for name in shared if all(name in one for one in found)]
+        menu = self.menus["metric"]
+        menu.update(options=shared, value=menu.value if menu.value in shared else (shared or [""])[0])
+        self._draw()
+
+    def _draw(self) -> None:
+        metric = self.menus["metric"].value
+        for name, source, item in zip(("first", "second"), self.sources, self.legend.items, strict=True):
+            curves = self._curves(name) if metric else None
+            y = None if curves is None else np.asarray(curves[metric], dtype=float)
+            source.data = {
+                "x": [] if curves is None else curves["step"], "y": [] if y is None else np.nanmean(y, 0),
+                "low": [] if y is None else np.nanmin(y, 0), "high": [] if y is None else np.nanmax(y, 0),
+            }  # fmt: skip
+            item.label = {"value": self.menus[name].value or "none"}
+        self.figure.yaxis.axis_label, self.figure.visible = metric, bool(metric)
+
+    @property
+    def roots(self) -> dict[str, Any]:
+        helps = {
+            "run": "The run whose claims are listed.", "claim": "The claim whose figure is shown.",
+            "stage": "The arrays of the run that are shown.", "first": "A training, in blue.",
+            "second": "A training, in orange.", "metric": "The logged number of both.",
+        }  # fmt: skip
+        menus = {f"control_{name}": helped(self.menus[name], text) for name, text in helps.items()}
+        again = {"control_read": helped(self.again, "Lists new runs.")}
+        return {"runs_error": self.error, "runs_mark": self.mark, "runs_table": self.table, **menus, **again,
+                "runs_claims": self.claims,
+                "runs_shown": self.shown, "runs_arrays": self.arrays, "runs_curves": self.figure}  # fmt: skip

@@ -1,0 +1,96 @@
+"""Runs, claims and arrays as HTML; all texts of a run are escaped."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any
+
+from mesascope.errors import MesascopeError
+from mesascope.evidence.verdicts import measured_text
+from mesascope.reports.html import interval_svg
+from mesascope.reports.tables import counts_text
+from mesascope.runs import Run
+from mesascope.text import counted
+
+# Largest report and array that the page takes, in bytes; and rows of a table.
+LARGEST, ROWS = 12_000_000, 12
+
+
+def run_table(runs: Mapping[str, Run], unreadable: Sequence[str]) -> str:
+    """A row for each run, with its verdicts, and one for each folder that cannot be read."""
+    rows = "".join(f"<tr><td>{_choice('run', name)}</td>{_about(run)}</tr>" for name, run in runs.items())
+    rows += "".join(f'<tr><td colspan="3" class="fails">{escape(one)}</td></tr>' for one in unreadable)
+    head = "<tr><th>run</th><th>study or question</th><th>verdicts</th></tr>"
+    return f'<div class="wide"><table>{head}{rows}</table></div>'
+
+
+def _about(run: Run) -> str:
+    try:
+        run.require_unchanged()
+        claims, config = run.claims, run.config
+        said = counts_text(claims) if claims else "not finished" if not run.is_finished else "no claims"
+        kind = f"{config.get('study', config['kind'])} {config.get('preset', '')}"
+        return f"<td>{escape(kind)}<br>{escape(config.get('question', ''))}</td><td>{escape(said)}</td>"
+    except Exception as error:  # a damaged run costs its own row
+        return f'<td colspan="2" class="fails">{escape(str(error))}</td>'
+
+
+def _choice(menu: str, value: str) -> str:
+    """A button that chooses a value of a menu."""
+    return f'<button type="button" data-menu="{menu}" data-value="{escape(value)}">{escape(value)}</button>'
+
+
+def claim_table(claims: Sequence[Mapping[str, Any]]) -> str:
+    """A row for each claim: its interval against its bound, which is shaded, and its verdict."""
+    rows = "".join(
+        f"<tr><td>{_choice('claim', one['id'])}<br>{escape(one['sentence'])}</td>"
+        f"<td>{interval_svg(one)}<br>{escape(measured_text(one))}</td><td>{escape(one['bound'])}</td>"
+        f'<td class="{escape(one["verdict"])}">{escape(one["verdict"])}</td></tr>'
+        for one in claims
+    )
+    head = "<tr><th>claim</th><th>measured</th><th>bound</th><th>verdict</th></tr>"
+    return f'<div class="wide"><table>{head}{rows}</table></div>' if claims else ""
+
+
+def claim_text(run: Run, claim: Mapping[str, Any]) -> str:
+    """A claim with its figure."""
+    said = f"<b>{escape(claim['id'])}</b>: {escape(claim['sentence'])} <i>{escape(claim['source'])}</i>"
+    name = claim.get("figure", "")
+    return f"<p>{said}</p>{_figure(run, name) if name in run.captions else '<p>No figure shows it.</p>'}"
+
+
+def _figure(run: Run, name: str) -> str:
+    encoded = base64.b64encode(run.figure_svg(name).encode()).decode()  # browsers run no scripts inside an image
+    caption = escape(run.captions[name])
+    image = f'<img alt="{escape(name)}" src="data:image/svg+xml;base64,{encoded}">'
+    return f"<figure>{image}<figcaption>{caption}</figcaption></figure>"
+
+
+def array_text(run: Run, stage: str) -> str:
+    """First rows of a stage's arrays, and a link to its file."""
+    table, content = run.results[stage].table(), run.results.content(stage)
+    more = f"<p>The first {ROWS} of {counted(len(table), 'row')}.</p>" if len(table) > ROWS else ""
+    link = ""
+    if len(content) < LARGEST:
+        encoded = base64.b64encode(content).decode()
+        href = f"data:application/octet-stream;base64,{encoded}"
+        link = f'<a download="{escape(stage)}.npz" href="{href}">{escape(stage)}.npz</a>'
+    return f'{link}{more}<div class="wide">{table[:ROWS]._repr_html_()}</div>'
+
+
+def report_frame(run: Run) -> str:
+    """The report of an identification in a frame without scripts."""
+    content = (run.path / "report.html").read_text(encoding="utf-8", errors="replace")
+    if len(content) > LARGEST:
+        return f"<p>The report is too large for this page: open {escape(str(run.path / 'report.html'))}.</p>"
+    return f'<iframe title="answer of identify" sandbox srcdoc="{escape(content)}"></iframe>'
+
+
+def trainings(run: Run) -> list[str]:
+    """Names of the trainings that a run logged; empty if its metrics are damaged."""
+    try:
+        return list(dict.fromkeys(run.metrics()["training"])) if run.metrics() else []
+    except MesascopeError:
+        return []

@@ -1,0 +1,143 @@
+"""Sequences: a linear system that one turns, predictors element by element, and probes by layer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from bokeh.document import Document
+from bokeh.models import Button, ColumnDataSource
+
+from mesascope import learners, lenses
+from mesascope.explore.later import Later
+from mesascope.explore.plots import LOOKS, MARKS, alert, helped, legend, plot, slider, words
+from mesascope.explore.shipped import PREDICTORS, shipped_predictor
+from mesascope.lenses.needs import predict_in_eval
+from mesascope.shapes import Float, Tensor
+from mesascope.streams import stream
+from mesascope.tasks import LinearDynamics
+
+# Sequences that probes are fitted and measured on, and that errors by element average.
+PROBED, AVERAGED = 400, 200
+TIMES = (4, 8, 16, 24)
+ROLES: dict[str, str] = {"mesa": "network", "softmax": "chosen", "least squares": "ridge"}
+
+
+class Sequences:
+    """Panel of one sequence of two entries, and of many."""
+
+    def __init__(self, doc: Document) -> None:
+        named = dict(zip(ROLES, (shipped_predictor(name) for name in PREDICTORS), strict=False))
+        self.family: LinearDynamics = named["mesa"][2]
+        self.networks = {name: one[1] for name, one in named.items()}
+        self.titles = {name: one[0] for name, one in named.items()} | {"least squares": "least squares"}
+        self.predictors = self.networks | {"least squares": learners.RecursiveLeastSquares(ridge=1e-3)}
+        self.seed, self.error, self.mark = 0, alert(), words("")
+        self.angle = slider("Angle of the matrix (degrees)", 0, 180, 35, 1, name="angle")
+        self.noise = slider("Noise of the system", 0.0, 0.5, self.family.noise, 0.01, name="system_noise")
+        self.again = Button(label="New start", name="start")
+        self.path, self.by_element = _source("t", "truth", *ROLES), _source("t", *ROLES)
+        self.probes = {name: _source("layer", "y") for name in self.networks}
+        self.left = self._lines("First entry of the sequence and its predictions", "element", self.path, "linear")
+        self.left.line("t", "truth", source=self.path, color="gray", line_width=6, line_alpha=0.35)
+        title = f"Error by element, mean over {AVERAGED} sequences"
+        self.right = self._lines(title, "known elements", self.by_element, "log")
+        self.probe = self._probes()
+        for one in (self.angle, self.noise):
+            one.on_change("value", lambda attr, old, new: self.move())
+        self.again.on_click(self._start)
+        self.later = Later(doc, self._work, self._show, self.mark, self.error, 250)
+        self.move()
+
+    def _lines(self, title: str, x: str, source: ColumnDataSource, scale: str) -> Any:
+        y = "value" if scale == "linear" else "mean squared error"
+        found = plot(title, x, y, height=300, y_axis_type=scale)
+        items = {
+            self.titles[name]: [
+                found.line("t", name, source=source, color=LOOKS[role][0], line_dash=LOOKS[role][1], line_width=2),
+                found.scatter("t", name, source=source, color=LOOKS[role][0], marker=MARKS[role], size=5),
+            ]
+            for name, role in ROLES.items()
+        }
+        legend(found, items, 3)
+        return found
+
+    def _probes(self) -> Any:
+        found = plot("Linear probe of the next element", "layer (0 is before the first)", "mean squared error",
+                     height=300, y_axis_type="log")  # fmt: skip
+        items = {}
+        for name, source in self.probes.items():
+            colour, dash = LOOKS[ROLES[name]]
+            items[self.titles[name]] = [
+                found.line("layer", "y", source=source, color=colour, line_dash=dash, line_width=2),
+                found.scatter("layer", "y", source=source, color=colour, marker=MARKS[ROLES[name]], size=8),
+            ]
+        found.xaxis.ticker = [0, 1, 2]
+        legend(found, items, 3)
+        return found
+
+    def sequence(self) -> Float[Tensor, "1 t d"]:
+        """The sequence at the sliders' positions; the start and the noise are those of the seed."""
+        angle, generator = torch.tensor(self.angle.value * torch.pi / 180), stream(self.seed, "explore-sequence")
+        turn = torch.stack([torch.stack([angle.cos(), -angle.sin()]), torch.stack([angle.sin(), angle.cos()])])
+        state, noise = torch.randn(2, generator=generator), torch.randn(self.family.length, 2, generator=generator)
+        states = [state]
+        for step in range(self.family.length - 1):
+            states.append(turn @ states[-1] + self.noise.value * noise[step])
+        return torch.stack(states)[None]
+
+    def move(self) -> None:
+        """Predict the sequence; compute the errors of many off the drag path."""
+        own = self.sequence()
+        columns: dict[str, Any] = {"t": np.arange(2, own.shape[1] + 1), "truth": own[0, 1:, 0].numpy()}
+        with torch.no_grad():
+            for name, predictor in self.predictors.items():
+                columns[name] = predict_in_eval(predictor, own[:, :-1])[0, :, 0].numpy()
+        self.path.data = columns
+        self.later.request()
+
+    def _start(self) -> None:
+        self.seed += 1
+        self.move()
+
+    def _work(self) -> Callable[[], Any]:
+        from dataclasses import replace
+
+        family = replace(self.family, noise=self.noise.value)
+
+        def work() -> Any:
+            tasks = family.sample(PROBED, stream(0, "explore-sequences"))
+            groups = {name: [one] for name, one in self.predictors.items()}
+            errors = lenses.errors_by_time(groups, tasks[:AVERAGED])
+            networks = {name: [one] for name, one in self.networks.items()}
+            probed = lenses.probe(networks, tasks, times=TIMES, generator=stream(0, "explore-probe"))
+            return errors, probed
+
+        return work
+
+    def _show(self, found: Any) -> None:
+        from mesascope.evidence.numbers import nominal
+
+        errors, probed = found
+        means = {name: nominal(errors["mse", name])[0] for name in self.predictors}
+        self.by_element.data = {"t": errors.cases["t"], **means}
+        last = probed.cases["t"] == TIMES[-1]
+        for name, source in self.probes.items():
+            source.data = {"layer": probed.cases["layer"][last], "y": nominal(probed["mse", name])[0][last]}
+
+    @property
+    def roots(self) -> dict[str, Any]:
+        helps = {
+            "angle": (self.angle, "Turns the matrix W of s(t+1) = W s(t), and with it the sequence."),
+            "system_noise": (self.noise, "Standard deviation of the noise on each element."),
+            "start": (self.again, "Draws another first element."),
+        }  # fmt: skip
+        controls = {f"control_{name}": helped(widget, text) for name, (widget, text) in helps.items()}
+        return {"sequences_error": self.error, "sequences_mark": self.mark, **controls,
+                "sequences_left": self.left, "sequences_right": self.right, "sequences_probe": self.probe}  # fmt: skip
+
+
+def _source(*columns: str) -> ColumnDataSource:
+    return ColumnDataSource({column: [] for column in columns})
