@@ -100,22 +100,28 @@ def _hints(target: type) -> Mapping[str, Any]:
 
 def _checked(name: str, value: Any, hint: Any) -> Any:
     """Check a value against the declared type ``hint``, and return it."""
-    value, bounds = plain(value), msgspec.Meta()
-    if get_origin(hint) is Annotated:
-        hint, *metas = get_args(hint)
-        bounds = next((one for one in metas if isinstance(one, msgspec.Meta)), bounds)
-    origin = get_origin(hint) or hint
+    value, (origin, kinds, bounds) = plain(value), _parts(hint)
     if origin in (Union, UnionType):
-        return _of_union(name, value, get_args(hint))
+        return _of_union(name, value, kinds)
     if origin is Literal:
-        require_choice(name, value, get_args(hint))
+        require_choice(name, value, kinds)
     elif origin is tuple:
-        return _of_tuple(name, value, get_args(hint))
+        return _of_tuple(name, value, kinds)
     elif origin in (int, float):
         _check_number(name, value, bounds, whole=origin is int)
     elif origin in (bool, str):
         require_instance(name, value, origin)
     return value
+
+
+@functools.cache
+def _parts(hint: Any) -> tuple[Any, tuple[Any, ...], msgspec.Meta]:
+    """Type, its arguments, and the range of a hint."""
+    bounds = msgspec.Meta()
+    if get_origin(hint) is Annotated:
+        hint, *metas = get_args(hint)
+        bounds = next((one for one in metas if isinstance(one, msgspec.Meta)), bounds)
+    return get_origin(hint) or hint, get_args(hint), bounds
 
 
 def _of_union(name: str, value: Any, options: tuple[Any, ...]) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import gc
 import os
 import shutil
 import signal
@@ -60,7 +61,12 @@ def _run(arguments: list[str]) -> None:
         print(f"mesascope {__version__}")
         return
     with naming_flags(arguments):
-        parsed(with_own_study(arguments))()
+        gc.disable()  # loading studies makes many objects, none of them garbage
+        try:
+            command = parsed(with_own_study(arguments))
+        finally:
+            gc.enable()
+        command()
 
 
 def _prepare() -> None:
