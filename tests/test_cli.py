@@ -194,9 +194,10 @@ def test_a_device_that_is_not_there_is_refused(tmp_path, monkeypatch, capsys):
 
 
 def test_resuming_with_another_version_says_so(finished, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("mesascope.reports.figures.figure_files", lambda figure, results: {"svg": b"", "png": b""})
     path = tmp_path / "older"
     shutil.copytree(finished[0], path)
+    drawn = {file.suffix[1:]: file.read_bytes() for file in (path / "figures").glob("looped.*")}
+    monkeypatch.setattr("mesascope.reports.figures.figure_files", lambda figure, results: drawn)
     config = json.loads((path / "config.json").read_text())
     config["versions"]["torch"] = "2.9.0"
     (path / "config.json").write_text(json.dumps(config))
