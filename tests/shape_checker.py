@@ -33,22 +33,17 @@ def jaxtyped(function=None, *, typechecker=None):
         return original(function, typechecker=typechecker)
     if "<locals>" in function.__qualname__ and (config.jaxtyping_disable or not shaped(function)):
         return function
-    stated = hints(function)
-    if all(hint is Any for hint in stated.values()):
+    if not function.__annotations__:
         return function
-    # A copy, as beartype resolves what is stated as text in another way.
-    copy = types.FunctionType(
-        function.__code__, function.__globals__, function.__name__, function.__defaults__, function.__closure__
-    )
-    copy.__kwdefaults__, copy.__annotations__ = function.__kwdefaults__, stated
-    copy.__module__, copy.__qualname__ = function.__module__, function.__qualname__
-    typed = checked(copy)
+    typed = None  # until the first call, as many functions are called by few tests or none
 
     @functools.wraps(function)
     def wrapped(*args, **kwargs):
         __tracebackhide__ = True
         if config.jaxtyping_disable:
             return function(*args, **kwargs)
+        nonlocal typed
+        typed = typed or compiled(function)
         push_shape_memo({})
         try:
             return typed(*args, **kwargs)
@@ -58,6 +53,16 @@ def jaxtyped(function=None, *, typechecker=None):
             pop_shape_memo()
 
     return wrapped
+
+
+def compiled(function):
+    """A copy that checks its arguments and its result; beartype itself resolves what is stated as text in another way."""
+    copy = types.FunctionType(
+        function.__code__, function.__globals__, function.__name__, function.__defaults__, function.__closure__
+    )
+    copy.__kwdefaults__, copy.__annotations__ = function.__kwdefaults__, hints(function)
+    copy.__module__, copy.__qualname__ = function.__module__, function.__qualname__
+    return checked(copy)
 
 
 def shaped(function):
