@@ -56,7 +56,7 @@ def jaxtyped(function=None, *, typechecker=None):
 
 
 def compiled(function):
-    """A copy that checks its arguments and its result; beartype itself resolves what is stated as text in another way."""
+    """A copy that checks its arguments and its result: what is stated as text is resolved as jaxtyping does."""
     copy = types.FunctionType(
         function.__code__, function.__globals__, function.__name__, function.__defaults__, function.__closure__
     )

@@ -263,7 +263,8 @@ CAUSAL_VARIANTS = [
 
 @in_turn("attention", ATTENTIONS)
 @in_turn("extra", CAUSAL_VARIANTS)
-def test_causal_layers_keep_the_contract_alone_and_as_an_ensemble(attention, extra):
+def test_causal_layers_keep_the_contract_alone_and_as_an_ensemble(attention, extra, unchecked):
+    """Shapes within causal layers are checked in tests/test_causal_layers.py."""
     heads = AttentionConfig(**{"width": 8, "n_heads": 4, "init_scale": 2.0, **extra})
     config = SequencePredictorConfig(CausalTransformerConfig(heads, 2, attention, mlp=2, layer_norm=True), 3)
     nets = [config.build(stream(seed, "init")) for seed in range(2)]
