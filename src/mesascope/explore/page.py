@@ -8,6 +8,7 @@ from typing import Any
 
 from bokeh.core.templates import get_env
 from bokeh.document import Document
+from bokeh.events import DocumentReady
 
 from mesascope.explore.controls import SLIDERS, Controls
 from mesascope.explore.files import asset
@@ -68,21 +69,20 @@ def fill(doc: Document, found: Mapping[str, Subject], folders: Sequence[Path] = 
     """Put the page into a document of a session."""
     setup = Setup(found)
     controls, task = Controls(setup), OneTask(setup)
-    panels = (
-        controls,
-        task,
-        Parting(setup, doc),
-        Inside(setup, doc, task.episode),
-        Sequences(doc),
-        RunList(folders, doc),
-    )
-    Later(doc, lambda: setup.extend, lambda _: controls.extended(), words(""), task.drawing.error).request()
+    parting, inside = Parting(setup, doc), Inside(setup, doc, task.episode)
+    sequences, runs = Sequences(doc), RunList(folders, doc)
+    panels = (controls, task, parting, inside, sequences, runs)
+    more = Later(doc, lambda: setup.extend, lambda _: controls.extended(), words(""), task.drawing.error, 1000)
+    begin = (parting.later.request, inside.later.request, sequences.move, runs.later.request, more.request)
+    # The other panels' numbers follow when the browser shows the first panel.
+    doc.on_event(DocumentReady, lambda event: [one() for one in begin])
     roots: dict[str, Any] = {}
     for panel in panels:
         roots |= panel.roots
-    for name, model in roots.items():
-        model.name = name
-        doc.add_root(model)
+    with doc.models.freeze():  # or each root collects all models again
+        for name, model in roots.items():
+            model.name = name
+            doc.add_root(model)
     doc.title = "mesascope explore"
     doc.template = template()
     doc.template_variables.update(variables([*roots], SECTIONS, NOTE))

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy import optimize, stats
 
 from mesascope.measurement import Measurement
 from mesascope.shapes import Float, Tensor
@@ -172,6 +171,8 @@ def difference(
     Args:
         by_bets: use the betting bound; False if ``raw`` may be negative.
     """
+    from scipy import stats
+
     mean = Measurement.of(raw - noise)
     by_t, high = mean.value, math.inf
     if math.isfinite(mean.stderr):
@@ -189,6 +190,8 @@ def _betting_bound(draws: np.ndarray, level: float) -> float:
 
     Source: Waudby-Smith and Ramdas, Estimating means of bounded random variables by betting (2024).
     """
+    from scipy import optimize
+
     if not draws.max() > 0:
         return 0.0
     stakes = np.array(_STAKES)[:, None]
