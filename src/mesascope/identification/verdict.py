@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy import optimize, stats
 
 from mesascope.measurement import Measurement
 from mesascope.shapes import Float, Tensor
@@ -173,6 +172,8 @@ def difference(
     Args:
         by_bets: use the betting bound; False if ``raw`` may be negative.
     """
+    from scipy import stats
+
     mean = Measurement.of(raw - noise)
     low, high = mean.value, math.inf
     if math.isfinite(mean.stderr):
@@ -201,6 +202,8 @@ def _betting_bound(draws: np.ndarray, level: float, least: float = 0.0) -> float
 
     Source: Waudby-Smith and Ramdas, Estimating means of bounded random variables by betting (2024).
     """
+    from scipy import optimize
+
     if not draws.max() > 0:
         return max(0.0, least)
     staked, kept = np.multiply.outer(_STAKES, draws), 1 - np.array(_STAKES)[:, None]
