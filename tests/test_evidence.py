@@ -176,7 +176,9 @@ def test_a_statistic_of_several_samples_is_bootstrapped():
     correlation = claim(  # of values above the interval, which is that of independent samples
         lambda r: (wide, wide**3), quantifier="bootstrap", statistic=lambda one, other: np.corrcoef(one, other)[0, 1]
     )
-    assert judged(correlation, "quick", {})["reason"].startswith("its statistic is of other values on samples drawn ane")
+    assert judged(correlation, "quick", {})["reason"].startswith(
+        "its statistic is of other values on samples drawn ane"
+    )
     few = claim(lambda r: (wide[:5], narrow[:5]), quantifier="bootstrap", statistic=ratio)
     assert judged(few, "quick", {})["reason"] == "it needs 20 seeds, and has 5"
 

@@ -12,5 +12,11 @@ from .claims import (
 )
 from .estimates import Arrays as Arrays, Estimates as Estimates, Stage as Stage
 from .judging import LEVEL as LEVEL, judge as judge, least_replicates as least_replicates
-from .readings import Reading as Reading, StageReading as StageReading, beside as beside, column as column, stage as stage
+from .readings import (
+    Reading as Reading,
+    StageReading as StageReading,
+    beside as beside,
+    column as column,
+    stage as stage,
+)
 from .verdicts import Verdicts as Verdicts, controlled as controlled

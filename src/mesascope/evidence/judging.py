@@ -50,7 +50,7 @@ def judge(claims: Iterable[Claim], results: Any, preset: str = "") -> Verdicts:
         preset: the preset whose bounds apply, for claims with a bound for each preset.
 
     >>> from mesascope.evidence import Claim, below, column, ours
-    >>> claim = Claim("faster", "It takes less time", column("time"), below(2.0), ours("an example"), quantifier="median")
+    >>> claim = Claim("faster", "It takes less time", column("time"), below(2), ours("a test"), quantifier="median")
     >>> judge([claim], {"time": np.linspace(1.0, 1.5, 8)})
     claim   measured, with its interval at 99 %  bound  verdict
     faster  1.25 [1.00, 1.50]                    < 2    holds

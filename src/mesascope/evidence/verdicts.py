@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from mesascope.evidence.schema import VERSION
 from mesascope.evidence.tables import Table
 from mesascope.text import interval_text
 
@@ -23,13 +25,22 @@ class Verdicts(Table):
     """
 
     def __repr__(self) -> str:
-        return repr(self._shown())
+        return repr(self.table())
 
-    def _repr_html_(self) -> str:
-        return self._shown("sentence")._repr_html_()
+    def _html(self, *, whole: bool = False) -> str:
+        return self.table("sentence")._html(whole=whole)
 
-    def _shown(self, *more: str) -> Table:
-        """Table to print, with texts in place of numbers."""
+    def to_markdown(self) -> str:
+        """The `table` in Markdown, with sentences."""
+        return self.table("sentence").to_markdown()
+
+    def to_json(self) -> str:
+        """All fields of the judged claims, in the schema ``mesascope/evidence/claims.schema.json``."""
+        judged = [row for row in self if row["verdict"] != "not yet run"]
+        return json.dumps({"schema": VERSION, "claims": judged}, indent=2, allow_nan=False)
+
+    def table(self, *more: str) -> Table:
+        """Table to print, with texts in place of numbers, and the columns ``more`` after the claim's id."""
         return Table(
             {
                 **{key: row[key] for key in ("study", "preset") if key in row},
