@@ -210,6 +210,45 @@ def test_reports_are_documents_of_the_schema_with_workers_too(run_pytest):
     assert {record["test"] for record in found} == {"test_own.py::test_holds", "test_own.py::test_undecided"}
 
 
+def test_claims_judged_by_a_fixture_of_a_test_are_reported(run_pytest):
+    body = """
+import pytest
+
+
+@pytest.fixture
+def trained(claims):
+    claims.judge("across", SEEDS, below(1.01), source=ours("a test"))
+
+
+@pytest.fixture
+def broken(claims):
+    claims.judge("low", SEEDS, below(0.5), source=ours("a test"))
+
+
+def test_open(trained):
+    pass
+
+
+def test_broken(broken):
+    pass
+
+
+@pytest.mark.xfail(strict=True)
+def test_known(claims):
+    claims.judge("known", SEEDS, below(0.5), source=ours("a test"))
+
+
+def test_swapped(claims):
+    claims.judge(SEEDS, "swapped", below(0.5), source=ours("a test"))
+"""
+    (run_pytest.project / "test_own.py").write_text(SUITE.partition("def test_holds")[0] + body)
+    code, printed = run_pytest("--claims-report", "claims.json")
+    assert (code, "1 failed, 1 xfailed, 1 error, 1 undecided" in printed) == (1, True), printed
+    assert "ArgumentTypeError: id must be of type str, but is " in printed
+    found = json.loads((run_pytest.project / "claims.json").read_text())["claims"]
+    assert sorted(record["id"] for record in found) == ["across", "known", "low"]
+
+
 def test_undecided_tests_fail_where_asked(run_pytest):
     code, printed = run_pytest("--claims-strict", "--claims-report", "claims.md", "-k", "undecided or holds")
     assert (code, "2 failed, 1 passed" in printed) == (1, True)

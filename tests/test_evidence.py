@@ -196,7 +196,7 @@ EXACT = "its numbers carry errors of measurement, and exact takes none"
     ("values", "changes", "reason"),
     [
         (numbers(FIVE[:3], 0.01), {}, "it needs 5 seeds, and has 3"),
-        (FIVE, {}, "its numbers carry no error of measurement"),
+        (FIVE, {}, "its numbers have no standard errors, which every needs: set quantifier='median', say"),
         (numbers([0.1] * 5, 0.01), {}, "all seeds are the same"),
         (np.full(8, 0.1), {"quantifier": "median"}, "all seeds are the same"),
         (FIVE[:1], {"quantifier": "median", "at_least": 1}, "it needs 8 seeds, and has 1"),

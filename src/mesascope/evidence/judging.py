@@ -243,7 +243,7 @@ def _every(claim: Claim, read: tuple[_Samples, ...]) -> _Intervals:
 
     (samples,) = read
     if not (samples.errors > 0).all():
-        raise _Undecided("its numbers carry no error of measurement")
+        raise _Undecided("its numbers have no standard errors, which every needs: set quantifier='median', say")
     pairs = list(zip(samples.values.ravel(), samples.errors.ravel(), strict=True))
 
     def at(outside: float) -> list[_Interval]:

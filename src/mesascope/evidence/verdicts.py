@@ -17,7 +17,7 @@ RATE = 0.01
 class Verdicts(Table):
     """Records of `judge`, one row each; printed are the claim, its interval, the bound and the verdict with its reason.
 
-    ``verdicts.columns`` lists all columns.
+    ``verdicts.columns`` lists all columns; `to_json`, `to_markdown`, `to_html` and `to_pandas` convert the table.
 
     >>> Verdicts([{"id": "same", "value": 1.01, "low": 0.98, "high": 1.04, "bound": "< 1.02", "verdict": "undecided"}])
     claim  measured, with its interval at 99 %  bound   verdict

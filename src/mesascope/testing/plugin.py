@@ -76,7 +76,8 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, Any]:
     """Attach the records of a test to its report; a test that passes with an undecided claim is undecided."""
     report = yield
-    if report.when == "call" and (records := item.stash.get(_JUDGED, [])):
+    last = report.when == "call" or (report.when == "setup" and report.failed)
+    if last and (records := item.stash.get(_JUDGED, [])):
         report.claims = records  # plain values, which pytest-xdist sends from its workers
         undecided = [_sentence(record) for record in records if record["verdict"] == "undecided"]
         if undecided and report.passed and not hasattr(report, "wasxfail"):
