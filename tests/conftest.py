@@ -5,7 +5,9 @@ import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # two processes test side by side; children compute in the same order
 
+import jaxtyping
 import pytest
+import shape_checker
 from hypothesis import settings
 from jaxtyping import config, install_import_hook
 from xdist.scheduler import LoadScopeScheduling
@@ -13,6 +15,7 @@ from xdist.scheduler import LoadScopeScheduling
 with contextlib.suppress(ImportError):  # before any gradient; torch 2.9 has no backends in Python
     import simulated_device  # noqa: F401
 
+jaxtyping.jaxtyped = shape_checker.jaxtyped
 install_import_hook("mesascope", "shape_checker.check").__enter__()
 
 settings.register_profile("same examples every time", derandomize=True, deadline=None)

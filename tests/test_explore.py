@@ -161,6 +161,7 @@ def test_inside_reads_weights_and_attention(setup, name):
 
 def test_sequences_are_predicted_and_probed():
     panel = Sequences(Document())
+    panel.one.now()
     panel.later.now()
     assert len(panel.path.data["mesa"]) == panel.family.length - 1
     assert panel.by_element.data["least squares"][-1] < panel.by_element.data["least squares"][0]

@@ -160,6 +160,13 @@ def test_every_slider_moves_by_keyboard(visit):
                                      arg=json.dumps(before, separators=(",", ":")))  # fmt: skip
 
 
+def test_curves_are_those_of_the_points_that_a_slider_draws(visit):
+    visit.slide("scale", "PageUp")
+    visit.page.wait_for_timeout(1500)
+    points, query, curve = (visit.page.evaluate(POINTS, name) for name in ("points", "query", "curve_network"))
+    assert max(curve) == pytest.approx(1.15 * max(map(abs, points + query)))
+
+
 def test_another_network_and_another_learner_are_chosen(visit):
     visit.changes(
         lambda: visit.page.locator(f"#{visit.place('subject')} select").select_option(

@@ -76,12 +76,12 @@ def test_members_of_an_ensemble_have_losses_of_their_own():
 
 @pytest.fixture
 def few_candidates(monkeypatch):
-    """Every eighth of the catalogue, and ridge least-squares."""
+    """Every sixteenth of the catalogue, and ridge least-squares."""
     whole = identification.candidates
 
     def few(*args, **given):
         found = whole(*args, **given)
-        return [one for place, one in enumerate(found) if place % 8 == 0 or one.name == "ridge least-squares"]
+        return [one for place, one in enumerate(found) if place % 16 == 0 or one.name == "ridge least-squares"]
 
     monkeypatch.setattr(identification, "candidates", few)
 

@@ -1,9 +1,8 @@
 """The mesa-layer: every method beside a dense solve at every token, and its derivatives."""
 
 import itertools
-import subprocess
-import sys
 
+import children
 import numpy as np
 import pytest
 import torch
@@ -447,9 +446,10 @@ assert not products, products
 """
 
 
-def test_compiled_it_is_one_graph_with_the_same_numbers_and_errors_and_so_are_layers():
+def test_compiled_it_is_one_graph_with_the_same_numbers_and_errors_and_so_are_layers(tmp_path):
     """In a process of its own: the tests' run-time checks of shapes are nothing that torch could compile."""
-    done = subprocess.run([sys.executable, "-c", COMPILED], capture_output=True, text=True)
+    (tmp_path / "compiled.py").write_text(COMPILED)
+    done = children.run(tmp_path / "compiled.py")
     assert done.returncode == 0, done.stderr
 
 

@@ -1,8 +1,6 @@
 """The mesa-layer over a sequence whose parts lie in two processes."""
 
-import subprocess
-import sys
-
+import children
 import pytest
 import torch
 
@@ -59,14 +57,14 @@ def compare(rank, kind):
     close(of_ridge, expected[-1])
 
 if __name__ == "__main__":
-    multiprocessing.spawn(work, (sys.argv[1],), nprocs=2)
+    multiprocessing.start_processes(work, (sys.argv[1],), nprocs=2, start_method="fork")
 """
 
 
 def test_two_processes_give_the_numbers_and_gradients_of_one(tmp_path):
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
-    done = subprocess.run([sys.executable, program, tmp_path], capture_output=True, text=True)
+    done = children.run(program, tmp_path)
     assert done.returncode == 0, done.stderr
 
 

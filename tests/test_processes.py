@@ -5,10 +5,12 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
 
+import children
 import psutil
 import pytest
 import torch
@@ -48,13 +50,17 @@ def command(program, corpus, out, *others, steps=STEPS):
 
 
 def run(line):
-    """Alone in this process, and together in those that torchrun starts."""
-    if line[: len(ALONE)] == ALONE:
-        assert main(line) == 0
-        return None
-    done = subprocess.run(line, capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"}, timeout=300)
-    assert done.returncode == 0, done.stderr
-    return done
+    """Alone, in this process."""
+    assert main(line) == 0
+
+
+def together(corpus, out, *others):
+    """Two processes as torchrun starts them, but at once; what both have printed."""
+    with socket.create_server(("localhost", 0)) as free:
+        port = free.getsockname()[1]
+    both = children.two_of(["-m", "mesascope", *command(ALONE, corpus, out, *others)], port)
+    codes = [one.wait() for one in both]
+    return codes, *("".join(part) for part in zip(*(one.output() for one in both), strict=True))
 
 
 def losses(folder):
@@ -70,7 +76,7 @@ def alone(corpus, tmp_path_factory, unchecked_module):
 
 
 # What is rounded otherwise would grow over so many steps, at a high rate or in mesa layers.
-LONG, RARELY = 80, ["--training.evaluate-every", "40", "--training.learning-rate", "1e-4"]
+LONG, RARELY = 40, ["--training.evaluate-every", "20", "--training.learning-rate", "1e-4"]
 
 
 @pytest.fixture(scope="module")
@@ -88,13 +94,14 @@ def close(folder, other):
 
 @pytest.mark.parametrize("shard", ["--no-shard", "--shard"])
 def test_two_processes_train_as_one_does(corpus, alone, tmp_path, shard):
-    done = run(command(TOGETHER, corpus, tmp_path / "run", shard))
-    assert done.stdout.count("run directory") == 1
+    codes, out, err = together(corpus, tmp_path / "run", shard)
+    assert codes == [0, 0], err
+    assert out.count("run directory") == 1
     close(tmp_path / "run", alone)
     assert losses(alone)[-1, 1] < 0.9 * losses(alone)[0, 1]
 
 
-def test_a_killed_worker_leaves_a_run_that_goes_on(corpus, long_alone, tmp_path, capfd):
+def test_a_killed_worker_leaves_a_run_that_goes_on(corpus, long_alone, tmp_path, capfd, unchecked):
     """In two processes with weights split over them, and then in one; whole weights are saved as those of one are."""
     folder = tmp_path / "run"
     started = subprocess.Popen(
@@ -150,11 +157,11 @@ def test_an_average_of_split_weights_is_refused(monkeypatch):
 def test_what_the_first_process_refuses_it_says_and_the_rest_end_without_a_word(corpus, tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "notes.txt").write_text("mine")
-    done = subprocess.run(command(TOGETHER, corpus, tmp_path / "run"), capture_output=True, text=True, timeout=120)
-    assert done.returncode != 0
-    assert done.stderr.count("mesascope: ") == 1
-    assert "Connection" not in done.stderr
-    assert "distributed.broadcast" not in done.stderr
+    codes, _, err = together(corpus, tmp_path / "run")
+    assert codes == [2, 2]
+    assert err.count("mesascope: ") == 1
+    assert "Connection" not in err
+    assert "distributed.broadcast" not in err
 
 
 def test_a_batch_that_processes_cannot_share_is_refused_before_there_is_a_run(corpus, tmp_path, monkeypatch):

@@ -263,12 +263,13 @@ CAUSAL_VARIANTS = [
 
 @in_turn("attention", ATTENTIONS)
 @in_turn("extra", CAUSAL_VARIANTS)
-def test_causal_layers_keep_the_contract_alone_and_as_an_ensemble(attention, extra):
+def test_causal_layers_keep_the_contract_alone_and_as_an_ensemble(attention, extra, unchecked):
+    """Shapes within causal layers are checked in tests/test_causal_layers.py."""
     heads = AttentionConfig(**{"width": 8, "n_heads": 4, "init_scale": 2.0, **extra})
     config = SequencePredictorConfig(CausalTransformerConfig(heads, 2, attention, mlp=2, layer_norm=True), 3)
     nets = [config.build(stream(seed, "init")) for seed in range(2)]
-    check_predictor(nets[0], LinearDynamics(d=3, length=7))
-    ensemble, sequence = Ensemble(nets), LinearDynamics(d=3, length=7).sample(4, stream(0, "ensemble"))
+    check_predictor(nets[0], LinearDynamics(d=3, length=5))
+    ensemble, sequence = Ensemble(nets), LinearDynamics(d=3, length=5).sample(4, stream(0, "ensemble"))
     both = ensemble(sequence.expand(2, *sequence.shape))
     for net, answer in zip(nets, both, strict=True):
         torch.testing.assert_close(answer, net(sequence), rtol=1e-4, atol=1e-4)

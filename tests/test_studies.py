@@ -11,17 +11,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cases import check_each
+from matplotlib.axis import Axis, Tick, XAxis, YAxis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
+from mesascope import identification
 from mesascope.evidence import Arrays, Estimates
-from mesascope.identification import catalogue, fitting
+from mesascope.identification import catalogue, fitting, naming
 from mesascope.learners.tuning import search
 from mesascope.records import from_record, registered, to_record
 from mesascope.reports import figures, ledger_markdown
 from mesascope.runs import find_runs, open_run
 from mesascope.studies import Lab, changed_settings, ledger_rows, new_run, resume_run, run_study
-from mesascope.studies.identifying import language_models
+from mesascope.studies.identifying import calibration, language_models
 from mesascope.studies.mesa.dynamics import Sequences
 from mesascope.training import Training
 
@@ -87,11 +89,20 @@ def finished(name, folder, seed=0, **tiny):
     return run, run_study(study, settings, run)
 
 
+def few_candidates(*given, **named):
+    """Every eighth of the catalogue, and those that a study asks for by name."""
+    found = catalogue.candidates(*given, **named)
+    return [one for place, one in enumerate(found) if place % 8 == 0 or one.name in NAMED]
+
+
+NAMED = ("gradient-descent", "mean", "one-step preconditioned-gradient-descent", "ridge least-squares")
+
+
 @pytest.fixture(scope="module", autouse=True)
 def hardly_tuned(unchecked_module):
     """Tuned by three steps from one start, and identified without costly candidates.
 
-    Figures are not laid out, and their words stay text.
+    Figures are not laid out, ticks are placed and named but not drawn, and words stay text.
     """
     minimise = search.minimise
     with pytest.MonkeyPatch.context() as patch:
@@ -101,7 +112,14 @@ def hardly_tuned(unchecked_module):
         patch.setattr(fitting, "MOST_STEPS", 3)
         patch.setattr(language_models, "TOKENS", 1)  # no answer is a number, so that no candidate is fitted to it
         patch.setattr(catalogue, "_estimators", list)
+        patch.setattr(identification, "candidates", few_candidates)
+        patch.setattr(naming, "catalogue", few_candidates)
+        patch.setattr(calibration, "CONTROLS", 2)
         patch.setattr(ConstrainedLayoutEngine, "execute", lambda engine, canvas: None)
+        patch.setattr(Tick, "draw", lambda tick, renderer: None)
+        patch.setattr(Axis, "_get_ticklabel_bboxes", lambda *given: ([], []))
+        for axis in (XAxis, YAxis):
+            patch.setattr(axis, "_update_label_position", lambda *given: None)
         patch.setitem(figures.STYLE, "svg.fonttype", "none")
         yield
     shutil.rmtree(TEXT_MODEL, ignore_errors=True)

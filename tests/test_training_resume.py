@@ -1,10 +1,9 @@
 """What SIGKILL may not change, and what several processes may not change."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
+import children
 import pytest
 import torch
 from training_cases import CASES, CHECKPOINT, Net, batch_at, loss, parallel_plan, store
@@ -20,7 +19,8 @@ SCRIPT = Path(__file__).with_name("training_cases.py")
 def killed(tmp_path_factory):
     """Run directories of trainings that were killed."""
     folder = tmp_path_factory.mktemp("killed")
-    subprocess.run([sys.executable, SCRIPT, "kill", folder], check=True)
+    done = children.run(SCRIPT, "kill", folder)
+    assert done.returncode == 0, done.stderr
     return folder
 
 
@@ -67,7 +67,7 @@ def test_a_checkpoint_of_another_model_is_refused(name):
 
 
 def test_two_processes_train_as_one_does_on_the_whole_batch(tmp_path):
-    workers = [subprocess.Popen([sys.executable, SCRIPT, "parallel", tmp_path, str(rank)]) for rank in (0, 1)]
+    workers = [children.Popen([SCRIPT, "parallel", tmp_path, rank]) for rank in (0, 1)]
     assert [worker.wait(timeout=240) for worker in workers] == [0, 0]
     first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1))
     assert first["weights"] == second["weights"]

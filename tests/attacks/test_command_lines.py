@@ -1,5 +1,7 @@
 """What is typed after mesascope. A line is a command line, with a part of its sentence; the exit code is 2."""
 
+import functools
+import inspect
 import re
 import shlex
 from dataclasses import replace
@@ -104,7 +106,11 @@ LINES = dict(map(str.strip, line.split(" | ", 1)) for line in REFUSED.strip().sp
 
 @pytest.fixture
 def three_studies(monkeypatch):
-    """A command line of three studies, which is read in a third of the time that one of all takes."""
+    """A command line of three studies, which is read in a third of the time that one of all takes.
+
+    Sources of classes, of which flags have their helps, are read once.
+    """
+    monkeypatch.setattr(inspect, "getsource", functools.cache(inspect.getsource))
     own = {name: records._REGISTRY["study"][name] for name in ("one-step", "two-steps", "tiny")}
     monkeypatch.setitem(records._REGISTRY, "study", own)
 

@@ -61,9 +61,6 @@ class Explore:
 
     def _own(self) -> dict[str, Any]:
         """The user's learner as a subject, or nothing."""
-        from mesascope.explore.subjects import own_subject
-        from mesascope.records import from_record
-
         if self.learner and self.sklearn:
             raise ArgumentError(
                 f"mesascope explore takes one learner, but is given {self.learner} and --sklearn: pass one of them."
@@ -72,6 +69,9 @@ class Explore:
             if self.family is not None:
                 raise ArgumentError("--family goes with a learner, but there is none: pass LEARNER or --sklearn.")
             return {}
+        from mesascope.explore.subjects import own_subject
+        from mesascope.records import from_record
+
         name, learner, family = regressor_of(self.sklearn) if self.sklearn else learner_of(self.learner)
         if self.family is not None or family is None:
             kind, values = call_of("--family", self.family or FAMILY.replace("d_in=10", "d_in=1"))

@@ -115,7 +115,12 @@ def one_of(commands: Iterable[Any]) -> Any:
 
 
 def run_command(arguments: Sequence[str]) -> Any:
-    """Type of the command, with one subcommand per study; flags default to the chosen preset."""
+    """Type of the command, with one subcommand per study; flags default to the chosen preset.
+
+    For `explore`, which should start fast, studies are not imported.
+    """
+    if arguments[:1] == ["explore"]:
+        return with_fields(Group, _DOC, ("command", tyro.conf.Suppress[Any], None))
     preset = asked_preset(arguments)
     kinds = []
     for name, study in registered("study").items():

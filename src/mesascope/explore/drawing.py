@@ -44,7 +44,7 @@ class Drawing:
     def __post_init__(self) -> None:
         self.line = Span(dimension="height", line_color="gray", line_dash="dotted", location=0)
         self.figure = self._figure()
-        self.error, self.answer = alert(), words("", name="answer")
+        self.error, self.answer, self._text = alert(), words("", name="answer"), ""
         self.pair = Select(title="Point", value="query", options=["query"], name="pair")
         self.x, self.y = Spinner(title="x", step=0.05, name="x"), Spinner(title="y", step=0.05, name="y")
         self.add, self.delete = Button(label="Add a pair", name="add"), Button(label="Delete it", name="delete")
@@ -101,6 +101,17 @@ class Drawing:
         found.toolbar.active_drag, found.toolbar.active_tap = draw, draw
         self.legend = legend(found, lines)
         return found
+
+    def said(self, text: str) -> None:
+        """Show the answers in words; on a served page a moment later, as the browser then lays out the page anew."""
+        doc, waits, self._text = self.answer.document, bool(self._text), text
+        if doc is None or doc.session_context is None:
+            self._say()
+        elif not waits:
+            doc.add_timeout_callback(self._say, 200)
+
+    def _say(self) -> None:
+        self.answer.text, self._text = self._text, ""
 
     def name(self, titles: dict[str, str]) -> None:
         """Set the legend's names."""

@@ -39,9 +39,8 @@ class Inside:
         self.filters = {role: ColumnDataSource({name: [] for name in ("x", "y", "low", "high")}) for role in FILTERED}
         self.eigenvalues = ColumnDataSource({"x": [], "y": []})
         self.spectrum = self._spectrum()
-        self.later = Later(doc, self._work, self._show, self.mark, self.error, 250)
+        self.later = Later(doc, self._work, self._show, self.mark, self.error, 250, unseen=False)
         setup.listen(self.later.request)
-        self.later.request()
 
     def _spectrum(self) -> Any:
         found = plot("Spectral filter", "eigenvalue of X'X / n", "factor on its direction", height=300)

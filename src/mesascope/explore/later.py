@@ -12,6 +12,8 @@ from bokeh.models import Div
 from mesascope.explore.plots import say
 from mesascope.explore.subjects import sentence
 
+# Milliseconds until numbers are marked as stale.
+MOMENT = 150
 # Several, so that a slow learner does not hold up other panels.
 _WORKERS = ThreadPoolExecutor(3, thread_name_prefix="explore")
 
@@ -24,7 +26,8 @@ class Later:
         show: called with the worker's result in the page's thread.
         mark: text that says that numbers are stale.
         error: place of an error sentence.
-        wait: milliseconds that join the moves of a slider; longer for panels that others should not wait for.
+        wait: milliseconds before the work begins, for panels that others should not wait for.
+        unseen: compute also while the mark's panel is out of view; else when it comes into view.
     """
 
     def __init__(
@@ -34,26 +37,46 @@ class Later:
         show: Callable[[Any], None],
         mark: Div,
         error: Div,
-        wait: int = 15,
+        wait: int = 0,
+        *,
+        unseen: bool = True,
     ) -> None:
-        self.wait = wait
+        self.wait, self.unseen, self._due = wait, unseen, False
+        mark.on_change("tags", lambda attr, old, new: self._seen())
         self.doc, self.compute, self.show, self.mark, self.error = doc, compute, show, mark, error
-        self._waits = self._again = self._busy = False
+        self._waits = self._again = self._busy = self._marks = False
+        self.mark.update(text="Updating…", css_classes=["fresh"])
 
     def request(self) -> None:
-        """Ask for new numbers."""
-        self.mark.update(text="Updating…", css_classes=["stale"])
-        if not self._waits:
+        """Ask for new numbers; the mark is shown if they take longer than a moment, as it costs time in the browser."""
+        if not self._marks:
+            self._marks = True
+            self.doc.add_timeout_callback(self._mark, MOMENT)
+        if not self.wait:
+            self._begin()
+        elif not self._waits:
             self._waits = True
             self.doc.add_timeout_callback(self._begin, self.wait)
+
+    def _mark(self) -> None:
+        self._marks = False
+        if self._waits or self._busy or self._due:
+            self.mark.css_classes = ["stale"]  # another text would lay out the page anew
+
+    def _seen(self) -> None:
+        """The page has told in the mark's tags whether the panel is in view."""
+        if self._due:
+            self.request()
 
     def now(self) -> None:
         """Compute and show the numbers before returning, for a page without a server."""
         self.show(self.compute()())
-        self.mark.text = ""
 
     def _begin(self) -> None:
         self._waits = False
+        self._due = not self.unseen and self.mark.document is not None and not self.mark.tags
+        if self._due:
+            return
         if self._busy:
             self._again = True
             return
@@ -84,4 +107,4 @@ class Later:
             self.show(found)
         else:
             say(self.error, sentence(failed))
-        self.mark.update(text="", css_classes=[])
+        self.mark.css_classes = ["fresh"]

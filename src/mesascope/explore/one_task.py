@@ -26,7 +26,7 @@ class OneTask:
         self.setup, self.drawing, self._quiet, self._drawn = setup, Drawing(), False, None
         own = self.drawing
         for model, what, action in (
-            (own.live, "data", self._moved), (own.pair, "value", self._point),
+            (own.live, "data", self._compute), (own.pair, "value", self._point),
             (own.x, "value", self._typed), (own.y, "value", self._typed),
         ):  # fmt: skip
             model.on_change(what, lambda attr, old, new, action=action: self._heard(action))
@@ -64,10 +64,10 @@ class OneTask:
         """Show the query (first row) and pairs."""
         self._quiet, own = True, self.drawing
         x, y, pair = (list(column) for column in zip(*rows, strict=True))
+        own.live.data = {"x": [], "y": [], "pair": []}  # until the next one, the browser sends no points
         own.query.data = {"x": x[:1], "y": y[:1]}
         own.points.data = {"x": x[1:], "y": y[1:], "pair": pair[1:]}
         own.live.data = {"x": x, "y": y, "pair": pair}
-        self._point()
         self._quiet = False
 
     @property
@@ -95,17 +95,15 @@ class OneTask:
         xq = torch.cat([torch.tensor(places[:1], dtype=torch.float64), grid])[None, :, None] * self._direction
         learners = self.setup.learners()
         found, failed = predicting.answers(learners, self.setup.titles, episode, xq)
-        own.answers.data = {"x": places[:1], **{role: one[:1] for role, one in found.items()}}
+        # Lists, as each array is sent in two messages of its own; curves first, as the browser paints in between.
+        own.curves.data = {"x": grid.tolist(), **{role: one[1:].tolist() for role, one in found.items()}}
+        own.answers.data = {"x": places[:1], **{role: one[:1].tolist() for role, one in found.items()}}
         own.line.location = places[0]
         pairs = [row[:2] for row in rows[1:]]
         own.marks.data = predicting.marks(learners["network"], episode, pairs)
         own.name(self.setup.titles)
-        own.answer.text = predicting.said(self.setup.titles, {role: float(one[0]) for role, one in found.items()})
-        own.curves.data = {"x": grid.numpy(), **{role: one[1:] for role, one in found.items()}}
+        own.said(predicting.said(self.setup.titles, {role: float(one[0]) for role, one in found.items()}))
         say(own.error, " ".join(dict.fromkeys(failed)))
-
-    def _moved(self) -> None:
-        self._compute()
         self._point()
 
     def _point(self) -> None:
@@ -134,8 +132,8 @@ class OneTask:
         rows = self._rows
         if len(rows) <= MOST_PAIRS:
             self._put([*rows, (rows[0][0], 0.0, -1)])
-            self.drawing.pair.value = str(len(rows))
             self._compute()
+            self.drawing.pair.value = str(len(rows))
 
     def _deleted(self) -> None:
         rows = self._rows

@@ -8,6 +8,7 @@ from typing import Any
 
 from bokeh.core.templates import get_env
 from bokeh.document import Document
+from bokeh.events import DocumentReady, Event
 
 from mesascope.explore.controls import SLIDERS, Controls
 from mesascope.explore.files import asset
@@ -42,7 +43,7 @@ SECTIONS = (
      ("run", "claim", "stage", "first", "second", "metric", "read"),
      ("runs_table", "runs_curves", "runs_claims", "runs_shown", "runs_arrays"), "halves"),
 )  # fmt: skip
-NOTE = "Every change of a setting measures all panels anew."
+NOTE = "Every change of a setting measures the panels in view anew."
 CONTROLS = ("subject", "chosen", *SLIDERS, "again")
 
 
@@ -68,21 +69,24 @@ def fill(doc: Document, found: Mapping[str, Subject], folders: Sequence[Path] = 
     """Put the page into a document of a session."""
     setup = Setup(found)
     controls, task = Controls(setup), OneTask(setup)
-    panels = (
-        controls,
-        task,
-        Parting(setup, doc),
-        Inside(setup, doc, task.episode),
-        Sequences(doc),
-        RunList(folders, doc),
-    )
-    Later(doc, lambda: setup.extend, lambda _: controls.extended(), words(""), task.drawing.error).request()
+    parting, inside = Parting(setup, doc), Inside(setup, doc, task.episode)
+    sequences, runs = Sequences(doc), RunList(folders, doc)
+    panels = (controls, task, parting, inside, sequences, runs)
+    more = Later(doc, lambda: setup.extend, lambda _: controls.extended(), words(""), task.drawing.error, 1000)
+
+    def begin(event: Event) -> None:
+        """Compute the other panels' numbers once the browser shows the first panel."""
+        for one in (parting.later.request, inside.later.request, sequences.move, runs.later.request, more.request):
+            one()
+
+    doc.on_event(DocumentReady, begin)
     roots: dict[str, Any] = {}
     for panel in panels:
         roots |= panel.roots
-    for name, model in roots.items():
-        model.name = name
-        doc.add_root(model)
+    with doc.models.freeze():  # or each root collects all models again
+        for name, model in roots.items():
+            model.name = name
+            doc.add_root(model)
     doc.title = "mesascope explore"
     doc.template = template()
     doc.template_variables.update(variables([*roots], SECTIONS, NOTE))

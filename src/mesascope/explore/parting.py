@@ -47,9 +47,8 @@ class Parting:
             named=False,
         )
         self.figure.visible = False
-        self.later = Later(doc, self._work, self._show, self.mark, self.error)
+        self.later = Later(doc, self._work, self._show, self.mark, self.error, unseen=False)
         setup.listen(self.later.request)
-        self.later.request()
 
     def _break(self) -> None:
         self.breaks = not self.breaks
@@ -67,11 +66,12 @@ class Parting:
             (self.errors, self.left, errors), (self.differences, self.right, differences),
         ):  # fmt: skip
             names = [titles[role] for role in own]
-            figure.y_range.factors = names[::-1]
+            _rows(figure, names[::-1])
             _put(source, names, [*own.values()], [*own])
-        self.figure.visible = bool(broken)
-        _put(self.broken, [name for name, _ in broken], [*broken.values()], [role for _, role in broken])
-        self.figure.y_range.factors = list(dict.fromkeys(name for name, _ in reversed(broken)))
+        if broken or self.figure.visible:
+            self.figure.visible = bool(broken)
+            _rows(self.figure, list(dict.fromkeys(name for name, _ in reversed(broken))))
+            _put(self.broken, [name for name, _ in broken], [*broken.values()], [role for _, role in broken])
         say(self.error, failed)
 
     @property
@@ -113,6 +113,11 @@ def _measured(learners: dict[str, Any], tasks: Episode, breaks: bool, most: int 
 
 def _empty() -> ColumnDataSource:
     return ColumnDataSource({name: [] for name in ("name", "value", "low", "high", "colour", "mark", "text")})
+
+
+def _rows(figure: Any, names: list[str]) -> None:
+    if figure.y_range.factors != names:  # rows that are set anew are laid out anew
+        figure.y_range.factors = names
 
 
 def _put(source: ColumnDataSource, names: list[str], found: list[Measurement], roles: list[str]) -> None:

@@ -6,7 +6,7 @@ from html import escape
 from typing import Any
 
 from bokeh.layouts import column
-from bokeh.models import Column, Div, InlineStyleSheet, Legend, LegendItem, Slider, TeeHead, Whisker, Widget
+from bokeh.models import Column, Div, Legend, LegendItem, Slider, TeeHead, Whisker, Widget
 from bokeh.plotting import figure
 
 from mesascope.explore.files import asset
@@ -23,9 +23,9 @@ WIDTH = 2.58
 SIGNS = {True: COLOURS["trained"], False: COLOURS["gd"]}
 
 
-def style() -> InlineStyleSheet:
+def style() -> str:
     """Style of a widget, from the colours of the page."""
-    return InlineStyleSheet(css=asset("widgets.css"))
+    return asset("widgets.css")
 
 
 def plot(title: str, x: str, y: str, height: int = 360, tools: str = "", **options: Any) -> Any:

@@ -48,7 +48,7 @@ def marks(learner: Any, episode: Episode, pairs: Sequence[tuple[float, float]]) 
     texts = [f"{one:.2f}" if len(pairs) <= MOST_LABELS and abs(one) >= 0.005 else "" for one in weights]
     x, y = ([row[place] for row in pairs] for place in (0, 1))
     colours = [SIGNS[bool(weight >= 0)] for weight in weights]
-    return {"x": x, "y": y, "size": size, "weight": weights, "colour": colours, "text": texts}
+    return {"x": x, "y": y, "size": size.tolist(), "weight": weights.tolist(), "colour": colours, "text": texts}
 
 
 def said(titles: dict[str, str], answers: dict[str, float]) -> str:

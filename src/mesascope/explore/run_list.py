@@ -44,7 +44,6 @@ class RunList:
             self._on(name, action)
         self.later = Later(doc, lambda: self._read, self._put, self.mark, self.error)
         self.again.on_click(self.later.request)
-        self.later.request()
 
     def _on(self, name: str, action: Callable[[], None]) -> None:
         def guarded() -> None:

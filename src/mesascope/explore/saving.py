@@ -21,6 +21,7 @@ from mesascope.explore.controls import Controls
 from mesascope.explore.drawing import Drawing
 from mesascope.explore.files import asset
 from mesascope.explore.inside import Inside
+from mesascope.explore.later import Later
 from mesascope.explore.one_task import OneTask
 from mesascope.explore.page import SECTIONS, subjects, template, variables
 from mesascope.explore.parting import Parting
@@ -70,13 +71,15 @@ def page(found: Mapping[str, Subject]) -> str:
     panels: tuple[Any, ...] = (controls, drawing, parting, Inside(setup, doc, task.episode), Sequences(doc))
     roots: dict[str, Any] = {}
     for panel in panels:
-        if hasattr(panel, "later"):
-            panel.later.now()
+        for one in vars(panel).values():
+            if isinstance(one, Later):
+                one.now()
         roots |= panel.roots
     roots = {name: model for name, model in roots.items() if name not in DROPPED}
-    for name, model in roots.items():
-        model.name = name
-        doc.add_root(model)
+    with doc.models.freeze():
+        for name, model in roots.items():
+            model.name = name
+            doc.add_root(model)
     parts = {"line": drawing.line, "legend": drawing.legend, "answer": drawing.answer, "figure": drawing.figure}
     args = {"parts": parts, "sources": drawing.sources, "controls": widgets, "payload": payload}
     doc.js_on_event(

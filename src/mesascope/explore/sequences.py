@@ -48,8 +48,8 @@ class Sequences:
         for one in (self.angle, self.noise):
             one.on_change("value", lambda attr, old, new: self.move())
         self.again.on_click(self._start)
-        self.later = Later(doc, self._work, self._show, self.mark, self.error, 250)
-        self.move()
+        self.one = Later(doc, self._predict, lambda columns: self.path.update(data=columns), words(""), self.error)
+        self.later = Later(doc, self._work, self._show, self.mark, self.error, 250, unseen=False)
 
     def _lines(self, title: str, x: str, source: ColumnDataSource, scale: str) -> Any:
         y = "value" if scale == "linear" else "mean squared error"
@@ -89,14 +89,21 @@ class Sequences:
         return torch.stack(states)[None]
 
     def move(self) -> None:
-        """Predict the sequence; compute the errors of many off the drag path."""
-        own = self.sequence()
-        columns: dict[str, Any] = {"t": np.arange(2, own.shape[1] + 1), "truth": own[0, 1:, 0].numpy()}
-        with torch.no_grad():
-            for name, predictor in self.predictors.items():
-                columns[name] = predict_in_eval(predictor, own[:, :-1])[0, :, 0].numpy()
-        self.path.data = columns
+        """Predict the sequence; then compute the errors of many."""
+        self.one.request()
         self.later.request()
+
+    def _predict(self) -> Callable[[], Any]:
+        own = self.sequence()
+
+        def work() -> Any:
+            columns: dict[str, Any] = {"t": np.arange(2, own.shape[1] + 1), "truth": own[0, 1:, 0].numpy()}
+            with torch.no_grad():
+                for name, predictor in self.predictors.items():
+                    columns[name] = predict_in_eval(predictor, own[:, :-1])[0, :, 0].numpy()
+            return columns
+
+        return work
 
     def _start(self) -> None:
         self.seed += 1

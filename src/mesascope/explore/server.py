@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import logging
 import socket
@@ -15,6 +16,7 @@ from bokeh.application.handlers import FunctionHandler
 from bokeh.core.templates import get_env
 from bokeh.document import Document
 from bokeh.server.server import Server
+from tornado.web import RequestHandler
 
 from mesascope.errors import ArgumentError, MesascopeError, one_line
 from mesascope.explore.files import asset
@@ -24,7 +26,7 @@ Fill = Callable[[Document], None]
 
 
 class Sessions:
-    """Fills the document of each session; sessions wait on a page that reloads while ``load`` runs in a thread.
+    """Fills the document of each session; sessions wait on a page that reloads when ``load``, in a thread, has ended.
 
     Args:
         load: imports and reads the page's parts, and returns the function that fills a document.
@@ -32,6 +34,7 @@ class Sessions:
 
     def __init__(self, load: Callable[[], Fill]) -> None:
         self.load, self.fill, self.problem = load, None, ""
+        self.ended = threading.Event()
         threading.Thread(target=self._load, daemon=True).start()
 
     def _load(self) -> None:
@@ -39,6 +42,7 @@ class Sessions:
             self.fill: Fill | None = self.load()
         except Exception as error:
             self.problem = _sentence(error)
+        self.ended.set()
 
     def __call__(self, doc: Document) -> None:
         try:
@@ -51,6 +55,17 @@ class Sessions:
                 doc.remove_root(root)
         doc.title, doc.template = "mesascope explore", get_env().from_string(asset("wait.html"))
         doc.template_variables.update(page_css=asset("page.css"), problem=self.problem)
+
+
+class _Loaded(RequestHandler):
+    """Answers once the page's parts are loaded."""
+
+    def initialize(self, ended: threading.Event) -> None:
+        self.ended = ended
+
+    async def get(self) -> None:
+        while not self.ended.is_set():
+            await asyncio.sleep(0.02)
 
 
 def _sentence(error: Exception) -> str:
@@ -73,6 +88,8 @@ def serve(fill: Fill, host: str = LOOPBACK, port: int = 0) -> tuple[Server, str]
     logging.getLogger("tornado.access").setLevel(logging.CRITICAL)
     _require_free(host, port)
     options: dict[str, Any] = {"unused_session_lifetime_milliseconds": 30_000}
+    if isinstance(fill, Sessions):
+        options["extra_patterns"] = [("/loaded", _Loaded, {"ended": fill.ended})]
     server = Server({"/": Application(FunctionHandler(fill))}, address=host, port=port, **options)
     names = {LOOPBACK, "localhost"} if host in (LOOPBACK, "localhost") else {host}
     origins = server._tornado.websocket_origins

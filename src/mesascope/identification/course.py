@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from scipy import stats
 from torch import nn
 
 from mesascope.errors import ArgumentError, ArgumentTypeError, require_count, require_instance
@@ -80,6 +79,8 @@ class Course(Answer):
         At such a step, the paired difference between the old and the new family has a lower confidence bound above 0.
         All bounds hold together with probability 1 - ``level``.
         """
+        from scipy import stats
+
         found: list[Transition] = []
         last, family = self.steps[0], self.answers[0].shares[0].family
         for step, answer in zip(self.steps, self.answers, strict=True):

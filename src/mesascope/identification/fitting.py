@@ -9,7 +9,6 @@ from typing import Any, TypeGuard
 
 import numpy as np
 import torch
-from scipy import optimize
 from torch import nn
 
 from mesascope.identification.answering import Answers
@@ -275,6 +274,8 @@ def _by_differences(
 
 
 def _descended(space: Any, residuals: Residuals) -> Fit:
+    from scipy import optimize
+
     function, derivatives = space.functions(residuals)
     if isinstance(space, _Single) and isinstance(space.near.learner, LabelCopying):  # its predictions jump
         return _zoomed(space, function)

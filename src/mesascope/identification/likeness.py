@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from mesascope.errors import NumericalError
-from mesascope.identification.answering import Answers, answers, size, squared_differences
+from mesascope.identification.answering import Answers, answers, sizes, squared_differences
 from mesascope.identification.behaviour import implicit_weights
 from mesascope.identification.verdict import FARTHEST, difference
 from mesascope.lenses import access
@@ -103,22 +103,23 @@ def apart(candidates: Mapping[str, Learner], tasks: Mapping[str, Episode], noise
         noise: noise of the learner.
     """
     said = {name: answers(one, tasks) for name, one in candidates.items()}
-    pairs = {(a, b): _pair(said[a], said[b], tasks, noise, level) for a in said for b in said}
+    scales = {name: sizes(tasks, one) for name, one in said.items()}
+    pairs = {(a, b): _pair(said[a], said[b], scales[a], noise, level / len(tasks)) for a in said for b in said}
     means, lows = (tuple(tuple(pairs[a, b][part] for b in said) for a in said) for part in (0, 1))
     return Apart(tuple(said), means, lows)
 
 
 def _pair(
-    one: Answers, other: Answers, tasks: Mapping[str, Episode], noise: Noise, level: float
+    one: Answers, other: Answers, scales: Mapping[str, Tensor], noise: Noise, level: float
 ) -> tuple[float, float]:
     if one is other:
         return 0.0, 0.0
     found = []
-    for name in tasks:
+    for name in noise:
         if (name in one) != (name in other):
             found.append((FARTHEST, FARTHEST))
         elif name in one:
-            raw = squared_differences(one[name], other[name], size(tasks[name], one[name]))
-            seen = difference(raw, noise[name], level / len(tasks))
+            raw = squared_differences(one[name], other[name], scales[name])
+            seen = difference(raw, noise[name], level)
             found.append((float(raw.mean()), max(seen.low, 0.0)))
     return max(mean for mean, _ in found), max(low for _, low in found)

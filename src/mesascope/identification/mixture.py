@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from scipy import optimize
 
 from mesascope.identification.answering import answer, variances
 from mesascope.identification.candidate import Candidate
@@ -171,6 +170,8 @@ def _weights(residuals: Float[Tensor, "tasks m dy parts"]) -> Float[Tensor, " pa
     Write u = s w. For fixed w, |R u|^2 + (1 - sum of u)^2 is minimal at s = 1 / (1 + |R w|^2), and this minimum
     increases with |R w|. So non-negative least squares for u gives w.
     """
+    from scipy import optimize
+
     rows = residuals.flatten(0, -2)
     rows = rows / rows.square().sum(0).max().sqrt().clamp_min(_TINY)
     found, _ = optimize.nnls(torch.cat([rows, torch.ones_like(rows[:1])]).numpy(), np.r_[np.zeros(len(rows)), 1.0])

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy import optimize, stats
 
 from mesascope.measurement import Measurement
 from mesascope.shapes import Float, Tensor
@@ -172,31 +172,50 @@ def difference(
     Args:
         by_bets: use the betting bound; False if ``raw`` may be negative.
     """
+    from scipy import stats
+
     mean = Measurement.of(raw - noise)
-    by_t, high = mean.value, math.inf
+    low, high = mean.value, math.inf
     if math.isfinite(mean.stderr):
-        by_t -= float(stats.t.isf(level / 2, mean.n - 1)) * mean.stderr
-        high = mean.value + float(stats.t.isf(naming or level, mean.n - 1)) * mean.stderr
-    bets = _betting_bound(raw.double().numpy(), level / 2) - 2 * float(noise.mean()) if by_bets else -math.inf
-    return Difference(mean, max(by_t, bets), high)
+        low -= _quantile(level / 2, mean.n - 1) * mean.stderr
+        high = mean.value + _quantile(naming or level, mean.n - 1) * mean.stderr
+    if by_bets:
+        twice = 2 * float(noise.mean())
+        low = _betting_bound(raw.double().numpy(), level / 2, low + twice) - twice
+    return Difference(mean, low, high)
 
 
-def _betting_bound(draws: np.ndarray, level: float) -> float:
+@functools.lru_cache(maxsize=1024)
+def _quantile(tail: float, freedom: int) -> float:
+    """Quantile of Student's t with probability ``tail`` above it."""
+    return float(stats.t.isf(tail, freedom))
+
+
+def _betting_bound(draws: np.ndarray, level: float, least: float = 0.0) -> float:
     """Lower confidence bound of the mean of non-negative draws, with error rate ``level`` for any distribution.
 
     If the mean is b, a bet that multiplies the capital by 1 + s (draw / b - 1) at each draw is fair, and exceeds
     1 / level with probability at most ``level``. The bound is the largest b at which the capital exceeds 1 / level.
 
+    Args:
+        least: another bound, which is returned if it is larger.
+
     Source: Waudby-Smith and Ramdas, Estimating means of bounded random variables by betting (2024).
     """
+    from scipy import optimize
+
     if not draws.max() > 0:
-        return 0.0
-    stakes = np.array(_STAKES)[:, None]
+        return max(0.0, least)
+    staked, kept = np.multiply.outer(_STAKES, draws), 1 - np.array(_STAKES)[:, None]
+    needed = math.log(len(_STAKES) / level)
 
     def won(log_bound: float) -> float:
-        gains = np.log1p(stakes * (draws / np.exp(log_bound) - 1)).sum(1)
-        return float(np.logaddexp.reduce(gains) - np.log(len(_STAKES)) + np.log(level))
+        gains = np.log(staked * math.exp(-log_bound) + kept).sum(1).tolist()
+        most = max(gains)
+        return most + math.log(sum(math.exp(gain - most) for gain in gains)) - needed
 
-    high = float(np.log(draws.mean()))
-    low = high - 60
-    return math.exp(optimize.brentq(won, low, high)) if won(low) > 0 else 0.0  # type: ignore[arg-type]
+    high = math.log(draws.mean())
+    low = max(high - 60, math.log(least)) if least > 0 else high - 60
+    if low >= high or won(low) <= 0:
+        return max(0.0, least)
+    return math.exp(optimize.brentq(won, low, high))  # type: ignore[arg-type]

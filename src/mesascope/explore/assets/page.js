@@ -22,12 +22,28 @@ window.mesascope = window.mesascope || {};
     for (const model of doc._all_models.values())
       if (model.type === "Legend") model.setv({ ncols: innerWidth < 700 ? 1 : 2 }, { sync: false });
   };
+  // No style sheet of the page sets Bokeh's custom properties: do not ask for each of them at each paint.
+  const plain = (view) => {
+    let kind = view.visuals.background_fill;
+    while (kind && !Object.hasOwn(kind, "_get_css_value")) kind = Object.getPrototypeOf(kind);
+    if (kind) kind._get_css_value = () => "";
+  };
   // A point that was held for a while can still be dragged: Bokeh takes a long press for another gesture.
   const hold = (doc) => {
     const figure = doc.get_model_by_name("task_figure"), view = figure && window.Bokeh.index.find_one(figure);
     const gestures = view?.canvas_view?.ui_event_bus?.ui_gestures;
-    if (gestures) gestures.constructor.press_threshold = 2e9;
+    if (gestures) { gestures.constructor.press_threshold = 2e9; plain(view); }
     else setTimeout(() => hold(doc), 100);
+  };
+  // Tell the panels that come into view.
+  const watch = (doc) => {
+    const seen = new IntersectionObserver((changes) => {
+      for (const { target, isIntersecting } of changes) {
+        const mark = doc.get_model_by_name(target.id + "_mark");
+        if (mark) mark.tags = isIntersecting ? ["seen"] : [];
+      }
+    });
+    for (const section of document.querySelectorAll("section")) seen.observe(section);
   };
   own.ready = (doc) => {
     own.paint(doc);
@@ -35,6 +51,7 @@ window.mesascope = window.mesascope || {};
     addEventListener("resize", () => fold(doc));
     dark.addEventListener("change", () => own.paint(doc));
     hold(doc);
+    watch(doc);
     document.body.classList.add("ready");
   };
   const seen = new Set();
@@ -69,6 +86,7 @@ window.mesascope = window.mesascope || {};
       drawing.query.data = { x: [drawing.live.data.x[0]], y: [0] };
       return;
     }
+    if (!drawing.live.data.x.length) return; // the server is sending a task
     const now = rows(drawing);
     if (same(now, { x: [...drawing.live.data.x], y: [...drawing.live.data.y], pair: [...drawing.live.data.pair] })) return;
     if (own.compute) { drawing.live.setv({ data: now }); own.compute(); return; }

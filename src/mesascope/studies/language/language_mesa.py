@@ -369,7 +369,7 @@ STUDY = Study(
         "Logits are products with the embedding, and nothing is dropped out.",
         "Kinds have as many parameters, and states of different size: that of mesa holds three times the numbers.",
     ),
-    mutations=(bugs.BITS, bugs.LOW, bugs.RAW, bugs.SUMMED, bugs.OPPOSITE),
+    mutations=(bugs.BITS, bugs.RAW, bugs.SUMMED, bugs.OPPOSITE),
     mutated={
         "training": Training(30, 4, learning_rate=2e-2, schedule="cosine", clip=1.0, optimizer="adamw"),
         "context": 64, "windows": 256, "watch_windows": 2,
