@@ -172,8 +172,6 @@ def difference(
     Args:
         by_bets: use the betting bound; False if ``raw`` may be negative.
     """
-    from scipy import stats
-
     mean = Measurement.of(raw - noise)
     low, high = mean.value, math.inf
     if math.isfinite(mean.stderr):
@@ -188,6 +186,8 @@ def difference(
 @functools.lru_cache(maxsize=1024)
 def _quantile(tail: float, freedom: int) -> float:
     """Quantile of Student's t with probability ``tail`` above it."""
+    from scipy import stats
+
     return float(stats.t.isf(tail, freedom))
 
 
