@@ -26,7 +26,7 @@ import numpy as np
 import torch
 
 from mesascope import records
-from mesascope.evidence import Arrays, Estimates, judge_all
+from mesascope.evidence import Arrays, Estimates, judge
 from mesascope.runs import Run, open_run
 from mesascope.studies import Lab, new_run
 from mesascope.studies.lab import by_seed
@@ -95,7 +95,7 @@ def measured(study: Any, settings: Any, run: Run, mutation: Mutation | None = No
     """Verdicts of a run measured with a bug in place."""
     with mutation.planted() if mutation else contextlib.nullcontext():
         study.measure(Lab(run, settings.seeds), settings)
-        return {record["id"]: record["verdict"] for record in judge_all(study.claims, "quick", run.results)}
+        return {record["id"]: record["verdict"] for record in judge(study.claims, run.results, "quick")}
 
 
 def without_results(run: Run, folder: Path) -> Run:
@@ -108,7 +108,7 @@ def stale(study: Any, settings: Any, run: Run, folder: Path) -> dict[str, str]:
     """Verdicts of a run whose files are those of another run, begun with another seed."""
     other = new_run(study, "quick", settings, seed=1, out=folder)
     shutil.copytree(run.path / "results", other.path / "results")
-    found = judge_all(study.claims, "quick", open_run(other.path).results)
+    found = judge(study.claims, open_run(other.path).results, "quick")
     return {record["id"]: record["verdict"] for record in found}
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Literal
 
 import children
+import msgspec
 import pytest
 from hypothesis import given, settings as profile, strategies as st
 
@@ -19,6 +20,7 @@ from mesascope import records
 from mesascope.cli import identify, main
 from mesascope.cli.parsing import parsed
 from mesascope.errors import ArgumentError
+from mesascope.evidence.schema import JudgedClaims
 from mesascope.records import registered
 
 TINY = [
@@ -136,6 +138,8 @@ def test_report_and_ledger_read_the_run(finished, tmp_path, monkeypatch, capsys)
     assert {row["preset"] for row in own} == {"quick"}
     assert "training.steps 60 (1500)" in own[0]["changed"]
     assert all(row["verdict"] == "not yet run" for row in rows if row["study"] != "two-steps")
+    judged = msgspec.json.decode(said("ledger", path, "--format", "schema"), type=JudgedClaims, strict=True)["claims"]
+    assert [record["id"] for record in judged] == [row["id"] for row in own], "none that is not yet run"
     one = " ".join(said("ledger", path).split())  # however lines are broken
     assert (one.count("not yet run"), f"{len(own)} claims:" in one, "copying (" in one) == (1, True, True)
     monkeypatch.chdir(tmp_path)

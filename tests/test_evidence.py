@@ -25,7 +25,6 @@ from mesascope.evidence import (
     beside,
     controlled,
     judge,
-    judge_all,
     ours,
     printed,
     stage,
@@ -47,12 +46,16 @@ def claim(reading=lambda r: r["x"], bounds=BELOW_ONE, **changes):
     )
 
 
+def judged(claim, preset, results):
+    return judge([claim], results, preset)[0]
+
+
 def numbers(values, stderr):
     return np.array([ufloat(value, stderr) for value in values])
 
 
 def verdict(values, **changes):
-    found = judge(claim(**changes), "quick", {"x": values})
+    found = judged(claim(**changes), "quick", {"x": values})
     return found["verdict"], found["reason"]
 
 
@@ -88,7 +91,7 @@ def test_a_number_that_is_one_of_several_says_of_how_many(values, changes, reaso
 def test_every_case_holds_by_itself_and_fails_with_the_others():
     """A claim fails if k of m intervals lie outside at k / m of the level: one far outside, or all a little."""
     values = numbers(np.linspace(-0.1, 0.1, 40), 0.1).reshape(5, 8)
-    holds, open_, fails = (judge(claim(bounds=above(low)), "quick", {"x": values}) for low in (-0.44, -0.42, 0.5))
+    holds, open_, fails = (judged(claim(bounds=above(low)), "quick", {"x": values}) for low in (-0.44, -0.42, 0.5))
     alone, together = (0.1 * stats.norm.isf(0.1 * (1 - LEVEL) / 2 / count) for count in (1, 40))
     assert [one["verdict"] for one in (holds, open_, fails)] == ["holds", "undecided", "fails"]
     assert [one["low"] for one in (holds, open_)] == pytest.approx([-0.1 - alone] * 2)
@@ -111,7 +114,7 @@ def test_every_case_holds_by_itself_and_fails_with_the_others():
     ],
 )
 def test_the_p_value_is_the_least_error_at_which_a_verdict_stands(values, changes, expected):
-    found = judge(claim(**changes), "quick", {"x": values})
+    found = judged(claim(**changes), "quick", {"x": values})
     assert found["verdict"] == "holds"
     assert expected - 1e-12 <= found["p"] <= max(1.01e-9, 1.25 * expected)
 
@@ -130,20 +133,20 @@ def test_the_p_value_is_the_least_error_at_which_a_verdict_stands(values, change
     ],
 )
 def test_an_undecided_claim_says_what_would_decide_it(values, changes, needed):
-    found = judge(claim(**changes), "quick", {"x": values})
+    found = judged(claim(**changes), "quick", {"x": values})
     assert found["verdict"] == "undecided"
     assert needed in found["reason"]
 
 
 def test_an_error_of_measurement_widens_the_median():
-    found, measured = (judge(claim(quantifier="median"), "quick", {"x": x}) for x in (EIGHT, numbers(EIGHT, 0.3)))
+    found, measured = (judged(claim(quantifier="median"), "quick", {"x": x}) for x in (EIGHT, numbers(EIGHT, 0.3)))
     assert (found["low"], found["high"]) == (EIGHT.min(), EIGHT.max())
     assert measured["high"] - found["high"] == pytest.approx(0.3 * stats.norm.isf((1 - LEVEL) / 2))
 
 
 def test_the_median_has_an_interval_of_order_statistics():
     values = np.arange(21.0) / 100
-    found = judge(claim(quantifier="median"), "quick", {"x": values})
+    found = judged(claim(quantifier="median"), "quick", {"x": values})
     low = round(100 * found["low"])
     assert stats.binom.cdf(low, 21, 0.5) <= (1 - LEVEL) / 2 < stats.binom.cdf(low + 1, 21, 0.5)
     assert found["high"] == pytest.approx(values[20 - low])
@@ -152,7 +155,7 @@ def test_the_median_has_an_interval_of_order_statistics():
 
 
 def test_a_share_has_clopper_and_pearsons_interval():
-    found = judge(claim(quantifier="share", bounds=above(0.5)), "quick", {"x": np.arange(30) > 2})
+    found = judged(claim(quantifier="share", bounds=above(0.5)), "quick", {"x": np.arange(30) > 2})
     interval = stats.binomtest(27, 30).proportion_ci(LEVEL, "exact")
     assert (found["value"], found["low"], found["verdict"]) == (0.9, pytest.approx(interval.low), "holds")
     assert verdict(np.ones(5), quantifier="share", bounds=above(0.5))[0] == "undecided"
@@ -167,15 +170,17 @@ def test_a_statistic_of_several_samples_is_bootstrapped():
     def ratio(one, other):
         return float(np.log2(np.std(one) / np.std(other)))
 
-    found = judge(claim(lambda r: (wide, narrow), above(1.0), quantifier="bootstrap", statistic=ratio), "quick", {})
+    found = judged(claim(lambda r: (wide, narrow), above(1.0), quantifier="bootstrap", statistic=ratio), "quick", {})
     assert found["verdict"] == "holds"
     assert found["low"] < ratio(wide, narrow) == found["value"] < found["high"]
     correlation = claim(  # of values above the interval, which is that of independent samples
         lambda r: (wide, wide**3), quantifier="bootstrap", statistic=lambda one, other: np.corrcoef(one, other)[0, 1]
     )
-    assert judge(correlation, "quick", {})["reason"].startswith("its statistic is of other values on samples drawn ane")
+    assert judged(correlation, "quick", {})["reason"].startswith(
+        "its statistic is of other values on samples drawn ane"
+    )
     few = claim(lambda r: (wide[:5], narrow[:5]), quantifier="bootstrap", statistic=ratio)
-    assert judge(few, "quick", {})["reason"] == "it needs 20 seeds, and has 5"
+    assert judged(few, "quick", {})["reason"] == "it needs 20 seeds, and has 5"
 
 
 def test_exact_numbers_say_why_they_are():
@@ -191,7 +196,7 @@ EXACT = "its numbers carry errors of measurement, and exact takes none"
     ("values", "changes", "reason"),
     [
         (numbers(FIVE[:3], 0.01), {}, "it needs 5 seeds, and has 3"),
-        (FIVE, {}, "its numbers carry no error of measurement"),
+        (FIVE, {}, "its numbers have no standard errors, which every needs: set quantifier='median', say"),
         (numbers([0.1] * 5, 0.01), {}, "all seeds are the same"),
         (np.full(8, 0.1), {"quantifier": "median"}, "all seeds are the same"),
         (FIVE[:1], {"quantifier": "median", "at_least": 1}, "it needs 8 seeds, and has 1"),
@@ -253,7 +258,7 @@ def test_estimates_that_no_samples_can_have_decide_nothing(quantifier, kind, rea
     estimates = damaged_estimates(kind)
     for bound in (below(1.0), above(1.0)):
         own = claim(lambda r: r["x"]["mse", "a"], bound, quantifier=quantifier, **QUANTIFIERS[quantifier])
-        found = judge(own, "quick", {"x": estimates})
+        found = judged(own, "quick", {"x": estimates})
         assert found["verdict"] == "undecided"
         assert found["reason"].startswith(reason)
 
@@ -282,7 +287,7 @@ def raising(results):
     ],
 )
 def test_a_reading_that_gives_no_numbers_costs_its_own_claim_alone(quantifier, reading, reason):
-    found = judge(claim(reading, quantifier=quantifier, **QUANTIFIERS[quantifier]), "quick", {})
+    found = judged(claim(reading, quantifier=quantifier, **QUANTIFIERS[quantifier]), "quick", {})
     assert (found["verdict"], found["reason"][: len(reason)]) == ("undecided", reason)
 
 
@@ -290,18 +295,18 @@ def test_one_sample_is_judged_unless_the_quantifier_takes_several():
     two = (numbers(EIGHT, 0.01), numbers(10 * EIGHT, 0.01))
     for quantifier in ("every", "median", "share", "exact"):
         own = claim(lambda r: two, quantifier=quantifier, **QUANTIFIERS[quantifier])
-        assert "returns 2 samples" in judge(own, "quick", {})["reason"]
+        assert "returns 2 samples" in judged(own, "quick", {})["reason"]
     for statistic in (lambda x: None, lambda x: 1 / 0, lambda x: np.nan):
         own = claim(lambda r: FIVE.repeat(4), quantifier="bootstrap", statistic=statistic)
-        assert judge(own, "quick", {})["reason"].startswith("its statistic ")
+        assert judged(own, "quick", {})["reason"].startswith("its statistic ")
     cases = claim(lambda r: np.ones((24, 2)), quantifier="bootstrap", statistic=np.mean)
-    assert judge(cases, "quick", {})["reason"] == "its reading returns several cases, and bootstrap takes one"
+    assert judged(cases, "quick", {})["reason"] == "its reading returns several cases, and bootstrap takes one"
 
 
 def test_a_failed_or_undecided_premise_leaves_a_claim_undecided():
     base = dataclasses.replace(claim(lambda r: numbers(FIVE, 0.01), above(0.5)), id="base")
     claims = [claim(lambda r: numbers(FIVE, 0.01), premises=("base",)), base]
-    records = judge_all(claims, "quick", {})
+    records = judge(claims, {}, "quick")
     assert [record["verdict"] for record in records] == ["undecided", "fails"]
     assert records[0]["reason"] == "its premise base fails; worst of 5 seeds"
     assert records[0]["value"] is not None, "what was measured is still shown"
@@ -311,13 +316,13 @@ def test_a_missing_or_stale_stage_leaves_a_claim_undecided():
     def stale(results):
         raise RunDirectoryError("results/x.npz must be what this run measured: delete it.")
 
-    assert judge(claim(stale), "quick", {})["reason"] == "results/x.npz must be what this run measured: delete it"
-    assert judge(claim(lambda r: r["y"]), "quick", {"x": FIVE})["verdict"] == "undecided"
+    assert judged(claim(stale), "quick", {})["reason"] == "results/x.npz must be what this run measured: delete it"
+    assert judged(claim(lambda r: r["y"]), "quick", {"x": FIVE})["verdict"] == "undecided"
 
 
 def test_presets_may_have_bounds_of_their_own_and_the_record_names_who_set_them():
     own = claim(bounds={"quick": below(1.0), "paper": below(0.1, by="paper")}, reported=Reported(0.05, "printed"))
-    quick, paper = (judge(own, preset, {"x": numbers(FIVE, 0.001)}) for preset in ("quick", "paper"))
+    quick, paper = (judged(own, preset, {"x": numbers(FIVE, 0.001)}) for preset in ("quick", "paper"))
     assert (quick["verdict"], paper["verdict"]) == ("holds", "fails")
     assert (paper["bound"], paper["bound_by"], paper["bound_high"], paper["bound_low"]) == ("< 0.1", "paper", 0.1, None)
     assert paper["reported"] == "0.05 (printed)"
@@ -426,7 +431,7 @@ def test_claims_that_cannot_be_judged_together_are_refused():
         ([only_paper], "a preset with a bound of a must be one of 'paper', but is 'quick'"),
     ):
         with pytest.raises(ArgumentError, match=message):
-            judge_all(claims, "quick", {})
+            judge(claims, {}, "quick")
 
 
 def test_readings_compute_and_spell_themselves():
@@ -466,7 +471,7 @@ def test_false_discoveries_are_controlled_over_all_claims():
     """Of 300 claims whose values lie on their bounds and 20 far inside, those that stand are the 20."""
     rng = np.random.default_rng(0)
     on, inside = rng.normal(1.0, 0.1, (300, 8)), rng.normal(0.0, 0.1, (20, 16))
-    found = [judge(claim(quantifier="median"), "quick", {"x": x}) for x in [*on, *inside]]
+    found = [judged(claim(quantifier="median"), "quick", {"x": x}) for x in [*on, *inside]]
     alone = [record["verdict"] != "undecided" for record in found]
     stands = [record["verdict"] != "undecided" for record in controlled(found)]
     assert 0 < sum(alone[:300]) <= 10

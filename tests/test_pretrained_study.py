@@ -12,7 +12,7 @@ import torch
 
 from mesascope.adapters import LocalModel, parse_number
 from mesascope.errors import ArgumentError, MesascopeError
-from mesascope.evidence import Arrays, judge_all
+from mesascope.evidence import Arrays, judge
 from mesascope.measurement import Measurement
 from mesascope.records import registered
 from mesascope.streams import stream
@@ -170,7 +170,7 @@ def stand_in():
     def verdicts(folder):
         run = new_run(STUDY, "small", settings, out=folder)
         STUDY.measure(Lab(run, settings.seeds), settings)
-        return {record["id"]: record["verdict"] for record in judge_all(STUDY.claims, "small", run.results)}
+        return {record["id"]: record["verdict"] for record in judge(STUDY.claims, run.results, "small")}
 
     yield verdicts
     patch.undo()

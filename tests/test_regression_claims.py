@@ -36,7 +36,7 @@ def test_a_loss_that_falls_by_one_factor_throughout_has_a_fifth_of_its_fall_in_t
 def test_a_loss_that_rises_or_stays_has_not_converged():
     np.testing.assert_array_equal(late_share(curves(np.ones(11), np.linspace(1, 2, 11))), [1.0, 1.0])
     still = {"separate": curves(*(np.ones(11) - 1e-9 * seed * STEP for seed in range(5)))}
-    assert judge(converged("separate"), "quick", still)["verdict"] != "holds"
+    assert judge([converged("separate")], still, "quick")[0]["verdict"] != "holds"
 
 
 def test_the_spectral_loss_of_a_centred_step_is_that_on_tasks():

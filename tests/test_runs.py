@@ -22,7 +22,7 @@ from hypothesis import given, settings, strategies as st
 import mesascope
 from mesascope.data import files as data_files, image_sets
 from mesascope.errors import ArgumentError, MissingPackageError, RunDirectoryError
-from mesascope.evidence import Arrays, Claim, Estimates, below, judge_all, printed, stage
+from mesascope.evidence import Arrays, Claim, Estimates, below, judge, printed, stage
 from mesascope.files import write_aside
 from mesascope.nets import (
     AttentionConfig,
@@ -63,7 +63,7 @@ def run(tmp_path):
 def test_a_run_reads_back_what_it_wrote(run):
     run.append_metrics([{"training": "a", "step": 0, "seed": 0, "mse": 1.0}])
     run.results.save("x", VALUES)
-    run.save_claims(judge_all([CLAIM], "quick", run.results))
+    run.save_claims(judge([CLAIM], run.results, "quick"))
     again = open_run(run.path)
     assert again.config == run.config
     assert again.metrics("a") == [{"training": "a", "step": 0, "seed": 0, "mse": 1.0}]
@@ -112,7 +112,7 @@ def test_a_stage_of_another_run_or_a_damaged_one_is_refused(run, tmp_path):
     shutil.copytree(run.path / "results", other.path / "results")
     with pytest.raises(RunDirectoryError, match=r"of another run, or the settings in config.json were edited"):
         open_run(other.path).results["x"]
-    assert judge_all([CLAIM], "quick", open_run(other.path).results)[0]["verdict"] == "undecided"
+    assert judge([CLAIM], open_run(other.path).results, "quick")[0]["verdict"] == "undecided"
     file = run.path / "results" / "x.npz"
     file.write_bytes(file.read_bytes()[:-3])
     with pytest.raises(RunDirectoryError, match=r"x.npz must be what this run measured, but is damaged"):
@@ -537,7 +537,7 @@ def test_reports_show_claims_figures_and_escape_text(run):
     )
     run.results.save("x", Arrays({"v": np.linspace(2.1, 2.2, 5)}, v="seed"))
     assert "has not finished" in write_report(run).read_text()
-    run.save_claims(judge_all([CLAIM], "quick", run.results))
+    run.save_claims(judge([CLAIM], run.results, "quick"))
     html = write_report(run).read_text()
     assert "1 fails" in html
     assert "a sentence with &lt;b&gt;" in html

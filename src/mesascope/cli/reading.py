@@ -70,7 +70,8 @@ class Ledger:
 
     directories: tyro.conf.Positional[tuple[Path, ...]] = ()
     """Folders of runs, or folders of such folders; ./runs if none is given."""
-    format: Literal["table", "markdown", "json"] = "table"  # Output format.
+    format: Literal["table", "markdown", "json", "schema"] = "table"
+    """Output format; "json" is a list of all rows, "schema" the judged claims in the schema of docs/claims.md."""
 
     def __call__(self) -> None:
         from mesascope.reports import console, ledger_markdown, print_ledger
@@ -81,6 +82,8 @@ class Ledger:
         rows, damaged = ledger_rows(runs)
         if self.format == "json":
             print(json.dumps(rows, indent=2, allow_nan=False))
+        elif self.format == "schema":
+            print(rows.to_json())
         elif self.format == "markdown":
             print(ledger_markdown(rows), end="")
         else:

@@ -11,6 +11,12 @@ from .claims import (
     two_sided as two_sided,
 )
 from .estimates import Arrays as Arrays, Estimates as Estimates, Stage as Stage
-from .judging import LEVEL as LEVEL, judge as judge, judge_all as judge_all, least_replicates as least_replicates
-from .readings import Reading as Reading, StageReading as StageReading, beside as beside, stage as stage
+from .judging import LEVEL as LEVEL, judge as judge, least_replicates as least_replicates
+from .readings import (
+    Reading as Reading,
+    StageReading as StageReading,
+    beside as beside,
+    column as column,
+    stage as stage,
+)
 from .verdicts import Verdicts as Verdicts, controlled as controlled

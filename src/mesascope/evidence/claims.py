@@ -109,9 +109,9 @@ class Claim:
     Args:
         id: unique within its study.
         sentence: the quantity, its object and the bound.
-        reading: function from the results of a run to samples ``(replicates,)`` or ``(replicates, cases)``, with
-            standard errors (from `Estimates`) or without. For ``bootstrap``, it may return a tuple of independent
-            samples; paired data must be one sample.
+        reading: function from the results of a run, or from named arrays (see `column`), to samples ``(replicates,)``
+            or ``(replicates, cases)``, with standard errors (from `Estimates`) or without. For ``bootstrap``, it may
+            return a tuple of independent samples; paired data must be one sample.
         bounds: one bound for all presets, or a mapping from preset to bound.
         source: origin of the sentence.
         measures: description of the number; if empty, the words of the `Reading`.
@@ -148,6 +148,8 @@ class Claim:
     former: str = ""
 
     def __post_init__(self) -> None:
+        require_instance("id", self.id, str, "pass a name")
+        require_instance("sentence", self.sentence, str, "pass the claim in words")
         if self.quantifier is not None:
             require_choice("quantifier", self.quantifier, get_args(Quantifier))
         require_choice("over", self.over, get_args(Over))

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mesascope.errors import MesascopeError, shown
+from mesascope.errors import ArgumentTypeError, MesascopeError, refuse, shown
 from mesascope.evidence.claims import Bound, Claim, check_claims
 from mesascope.evidence.numbers import unmasked
 from mesascope.evidence.verdicts import Verdicts
@@ -41,23 +41,47 @@ class _Samples(NamedTuple):
     errors: np.ndarray
 
 
-def judge_all(claims: Iterable[Claim], preset: str, results: Mapping[str, Any]) -> Verdicts:
-    """Judge all claims; premises are judged before the claims that need them."""
-    claims = list(claims)
+def judge(claims: Iterable[Claim], results: Any, preset: str = "") -> Verdicts:
+    """Judge all claims; premises are judged before the claims that need them.
+
+    Args:
+        results: stages of a run by name; or named arrays, with replicates along the first axis; or a data frame or a
+            structured array, with replicates as rows.
+        preset: the preset whose bounds apply, for claims with a bound for each preset.
+
+    >>> from mesascope.evidence import Claim, below, column, ours
+    >>> claim = Claim("faster", "It takes less time", column("time"), below(2), ours("a test"), quantifier="median")
+    >>> judge([claim], {"time": np.linspace(1.0, 1.5, 8)})
+    claim   measured, with its interval at 99 %  bound  verdict
+    faster  1.25 [1.00, 1.50]                    < 2    holds
+    """
+    claims, results = list(claims), _by_name(results)
     check_claims(claims)
     known = {claim.id: claim for claim in claims}
     records: dict[str, dict[str, Any]] = {}
 
     def judged(name: str) -> dict[str, Any]:
         if name not in records:
-            records[name] = judge(known[name], preset, results, {p: judged(p) for p in known[name].premises or ()})
+            records[name] = _record(known[name], preset, results, {p: judged(p) for p in known[name].premises or ()})
         return records[name]
 
     return Verdicts(judged(name) for name in known)
 
 
-def judge(
-    claim: Claim, preset: str, results: Mapping[str, Any], premises: Mapping[str, Mapping[str, Any]] | None = None
+def _by_name(results: Any) -> Mapping[str, Any]:
+    """Results as a mapping; the columns of a data frame or a structured array by name."""
+    if isinstance(results, Mapping):
+        return results
+    names = getattr(getattr(results, "dtype", None), "names", None)
+    names = getattr(results, "columns", None) if names is None else names
+    if names is None:
+        rule = "be a mapping of named arrays, a data frame or a structured array"
+        refuse("results", rule, results, 'pass {"loss": losses}, say', ArgumentTypeError)
+    return {str(name): results[name] for name in names}
+
+
+def _record(
+    claim: Claim, preset: str, results: Mapping[str, Any], premises: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, Any]:
     """Record of a claim: its interval, its verdict (holds, fails or undecided), the reason and the p-value.
 
@@ -65,7 +89,6 @@ def judge(
     None if there is no test, since the claim is exact, its premise does not hold, or it lacks replicates.
 
     Args:
-        results: stages of a run, by name.
         premises: records of the claim's premises, by id.
     """
     claim = claim.completed()
@@ -77,9 +100,9 @@ def judge(
         why = ""
         if verdict == "undecided":
             why = f"its interval crosses the bound, {_needed(claim, bound, value, read[0].values.shape)}"
-        broken = [name for name, record in (premises or {}).items() if record["verdict"] != "holds"]
+        broken = [name for name, record in premises.items() if record["verdict"] != "holds"]
         if broken:
-            said = _said(premises[broken[0]]["verdict"])  # type: ignore[index]
+            said = _said(premises[broken[0]]["verdict"])
             verdict, why, error = "undecided", f"its premise {broken[0]} {said}", None
         reason = "; ".join(filter(None, (why, among)))
     except _Undecided as why:
@@ -220,7 +243,7 @@ def _every(claim: Claim, read: tuple[_Samples, ...]) -> _Intervals:
 
     (samples,) = read
     if not (samples.errors > 0).all():
-        raise _Undecided("its numbers carry no error of measurement")
+        raise _Undecided("its numbers have no standard errors, which every needs: set quantifier='median', say")
     pairs = list(zip(samples.values.ravel(), samples.errors.ravel(), strict=True))
 
     def at(outside: float) -> list[_Interval]:

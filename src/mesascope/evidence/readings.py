@@ -5,6 +5,8 @@
 loss of two layers / of gradient descent
 >>> print((main["cosine", "trained", "gd++"] - 0.5).log2())
 log2(cosine of sensitivities of two layers and GD++ - 0.5)
+>>> print(column("ours") / column("baseline"))
+ours / baseline
 """
 
 from __future__ import annotations
@@ -15,6 +17,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+
+from mesascope.errors import require_choice
+from mesascope.evidence.numbers import unmasked
 
 Results = Mapping[str, Any]
 
@@ -138,6 +143,16 @@ class StageReading:
 def stage(name: str, **groups: str) -> StageReading:
     """Stage of this name in the results of a run; ``groups`` are words for its learners and quantities."""
     return StageReading(name, groups)
+
+
+def column(name: str, words: str = "") -> Reading:
+    """Reading of a named array, or of a column of a data frame, described by ``words`` (by its name if empty)."""
+
+    def read(results: Results) -> np.ndarray:
+        require_choice("the column", name, results)
+        return unmasked(results[name])
+
+    return Reading(words or name, read)
 
 
 def beside(readings: Iterable[Reading], words: str) -> Reading:

@@ -69,15 +69,36 @@ class Table(list):
         columns = self.columns
         return drawn(list(zip(columns, *self._cells(columns), strict=True)), line_width()) if columns else "(no rows)"
 
+    def to_markdown(self) -> str:
+        """The whole table in Markdown.
+
+        >>> print(Table([{"seed": 0, "mse": 0.5}, {"seed": 1}]).to_markdown())
+        | seed | mse |
+        |---|---|
+        | 0 | 0.5 |
+        | 1 |  |
+        """
+        columns = self.columns or ["no rows"]
+        lines = ([cell.replace("|", "\\|") for cell in line] for line in self._cells(columns, whole=True))
+        head, *rows = (f"| {' | '.join(line)} |" for line in (columns, *lines))
+        return "\n".join([head, "|---" * len(columns) + "|", *rows])
+
+    def to_html(self) -> str:
+        """The whole table as an HTML element."""
+        return self._html(whole=True)
+
     def _repr_html_(self) -> str:
+        return self._html()
+
+    def _html(self, *, whole: bool = False) -> str:
         columns = self.columns or ["no rows"]
         head = "".join(f"<th>{escape(column)}</th>" for column in columns)
-        rows = ("".join(f"<td>{escape(cell)}</td>" for cell in line) for line in self._cells(columns))
+        rows = ("".join(f"<td>{escape(cell)}</td>" for cell in line) for line in self._cells(columns, whole=whole))
         return f"<table><tr>{head}</tr>{''.join(f'<tr>{row}</tr>' for row in rows)}</table>"
 
-    def _cells(self, columns: list[str]) -> list[list[str]]:
-        """Texts of the rows to print."""
-        whole = len(self) <= _MOST_SHOWN
+    def _cells(self, columns: list[str], *, whole: bool = False) -> list[list[str]]:
+        """Texts of the rows to print; of a long table the ends, unless ``whole``."""
+        whole = whole or len(self) <= _MOST_SHOWN
         lines = [[_text(row.get(c)) for c in columns] for row in (self if whole else [*self[:_ENDS], *self[-_ENDS:]])]
         return lines if whole else [*lines[:_ENDS], ["..."] * len(columns), *lines[-_ENDS:]]
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from mesascope.evidence.schema import VERSION
 from mesascope.evidence.tables import Table
 from mesascope.text import interval_text
 
@@ -15,7 +17,7 @@ RATE = 0.01
 class Verdicts(Table):
     """Records of `judge`, one row each; printed are the claim, its interval, the bound and the verdict with its reason.
 
-    ``verdicts.columns`` lists all columns.
+    ``verdicts.columns`` lists all columns; `to_json`, `to_markdown`, `to_html` and `to_pandas` convert the table.
 
     >>> Verdicts([{"id": "same", "value": 1.01, "low": 0.98, "high": 1.04, "bound": "< 1.02", "verdict": "undecided"}])
     claim  measured, with its interval at 99 %  bound   verdict
@@ -23,13 +25,22 @@ class Verdicts(Table):
     """
 
     def __repr__(self) -> str:
-        return repr(self._shown())
+        return repr(self.table())
 
-    def _repr_html_(self) -> str:
-        return self._shown("sentence")._repr_html_()
+    def _html(self, *, whole: bool = False) -> str:
+        return self.table("sentence")._html(whole=whole)
 
-    def _shown(self, *more: str) -> Table:
-        """Table to print, with texts in place of numbers."""
+    def to_markdown(self) -> str:
+        """The `table` in Markdown, with sentences."""
+        return self.table("sentence").to_markdown()
+
+    def to_json(self) -> str:
+        """All fields of the judged claims, in the schema ``mesascope/evidence/claims.schema.json``."""
+        judged = [row for row in self if row["verdict"] != "not yet run"]
+        return json.dumps({"schema": VERSION, "claims": judged}, indent=2, allow_nan=False)
+
+    def table(self, *more: str) -> Table:
+        """Table to print, with texts in place of numbers, and the columns ``more`` after the claim's id."""
         return Table(
             {
                 **{key: row[key] for key in ("study", "preset") if key in row},

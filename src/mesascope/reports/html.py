@@ -117,13 +117,24 @@ def write_report(
         _made(run),
         _data(run),
     ])  # fmt: skip
-    html = (
+    body = body.replace("<h2>How it was made</h2>", f"{_glossary(body)}<h2>How it was made</h2>", 1)
+    return run.write_report(_page(title, body))
+
+
+def claims_page(title: str, claims: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
+    """Page of judged claims without a run: a section with its claims for each name."""
+    tables = (f"<h2>{escape(name)}</h2>{_claims_table(own)}" for name, own in claims.items())
+    found = _found([claim for own in claims.values() for claim in own]) or "<p>No claim was judged.</p>"
+    body = "\n".join([f"<h1>{escape(title)}</h1>", found, *tables])
+    return _page(title, body + _glossary(body))
+
+
+def _page(title: str, body: str) -> str:
+    return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)} - mesascope</title>'
         f'<meta name="viewport" content="width=device-width, initial-scale=1"><style>{_CSS}</style></head>\n<body>'
-        + body.replace("<h2>How it was made</h2>", f"{_glossary(body)}<h2>How it was made</h2>", 1)
-        + "</body></html>\n"
+        f"{body}</body></html>\n"
     )
-    return run.write_report(html)
 
 
 def _found(claims: Sequence[Mapping[str, Any]]) -> str:

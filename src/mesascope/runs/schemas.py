@@ -6,6 +6,8 @@ from typing import Annotated, Any, Literal, NamedTuple, NotRequired, TypedDict
 
 import msgspec
 
+from mesascope.evidence.schema import ClaimRecord
+
 SCHEMA = 2
 KINDS = ("study", "training", "benchmark", "identification", "sweep")
 
@@ -43,34 +45,6 @@ class StudyConfig(Config):
     device: str
     reuse: NotRequired[str]
     defined_in: NotRequired[str]
-
-
-class ClaimRecord(TypedDict):
-    """One entry of claims.json."""
-
-    id: str
-    sentence: str
-    measures: str
-    source: str
-    about: Literal["training", "algorithms"]
-    quantifier: str
-    over: str
-    n: Count
-    at_least: Count
-    premises: list[str]
-    value: float | None
-    low: float | None
-    high: float | None
-    bound: str
-    bound_low: float | None
-    bound_high: float | None
-    bound_by: Literal["us", "paper"]
-    reported: str | None
-    p: NotRequired[float | None]
-    former: NotRequired[str]
-    verdict: Literal["holds", "fails", "undecided"]
-    reason: str
-    figure: NotRequired[str]
 
 
 class StageEntry(TypedDict):

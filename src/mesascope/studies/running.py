@@ -19,7 +19,7 @@ from mesascope.errors import (
     require_instance,
     require_number,
 )
-from mesascope.evidence import Claim, Verdicts, judge_all, least_replicates
+from mesascope.evidence import Claim, Verdicts, judge, least_replicates
 from mesascope.modes import guarded
 from mesascope.records import to_record
 from mesascope.reports import draw_figures, write_report
@@ -183,7 +183,7 @@ def judge_run(study: Study, run: Run) -> Verdicts:
     _require_preset(study, run)
     list(run.results)  # where their index is damaged, so is the run, and not each claim
     shown = {one.id: figure.name for figure in study.figures for one in figure.claims if isinstance(one, Claim)}
-    records = judge_all(study.claims, run.config["preset"], run.results)
+    records = judge(study.claims, run.results, run.config["preset"])
     return Verdicts({**record, "figure": shown.get(record["id"], "")} for record in records)
 
 

@@ -1,5 +1,5 @@
-"""Contract checks for your own learners, predictors and families."""
+"""Contract checks for your own learners, predictors and families, and a pytest plugin that judges claims."""
 
-from mesascope.testing.checks import check_family, check_learner, check_predictor
+import lazy_loader
 
-__all__ = ["check_family", "check_learner", "check_predictor"]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
