@@ -17,7 +17,7 @@ import numpy as np
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "docs" / "results"
-DATA = Path(os.environ.get("MESASCOPE_DATA", "/work/shared/data"))
+DATA = Path(os.environ.get("MESASCOPE_DATA", "data"))
 # Chance that a check fails although the numbers agree, shared by its rows.
 ALPHA = 0.01
 
