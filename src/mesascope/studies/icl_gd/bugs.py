@@ -96,17 +96,17 @@ def _shifted(sample: Any) -> Any:
     return shifted
 
 
-def _leaking(sample: Any) -> Any:
-    """Tasks whose first pairs are the queries with their targets."""
+def _leaking(draw: Any) -> Any:
+    """Tasks whose last pairs are the queries with their targets."""
 
-    def leaking(self: Any, batch: int, generator: Any) -> Any:
-        drawn = sample(self, batch, generator)
-        first = min(self.n_query, self.n_context)
+    def wrong(*arguments: Any) -> Any:
+        drawn = draw(*arguments)
         context = drawn.context._replace(x=drawn.context.x.clone(), y=drawn.context.y.clone())
-        context.x[:, :first], context.y[:, :first] = drawn.xq[:, :first], drawn.yq[:, :first]
+        last = min(drawn.xq.shape[1], context.x.shape[1])
+        context.x[:, -last:], context.y[:, -last:] = drawn.xq[:, :last], drawn.yq[:, :last]
         return drawn._replace(context=context)
 
-    return leaking
+    return wrong
 
 
 def _at_other_queries(sensitivities: Any) -> Any:
@@ -160,7 +160,8 @@ RAW_PRODUCTS = Mutation("weight products are not rescaled", "mesascope.lenses.re
 SHIFTED_TARGETS = Mutation(
     "targets are shifted against inputs", "mesascope.tasks.regression:LinearRegression.sample", _shifted
 )
-LEAK = Mutation("queries are among the context's pairs", "mesascope.tasks.regression:LinearRegression.sample", _leaking)
+LEAK = Mutation("the query is in its context with its target", "mesascope.tasks.regression:LinearRegression.sample",
+                _leaking)  # fmt: skip
 OTHER_QUERIES = Mutation("sensitivities are taken at another query", "mesascope.lenses.access:sensitivities",
                          _at_other_queries)  # fmt: skip
 OTHER_TASKS = Mutation("sensitivities are those of another task", "mesascope.lenses.access:sensitivities",

@@ -274,10 +274,6 @@ def _of_next_seed(train: Any) -> Any:
     return wrong
 
 
-def _first_seed(measured: Any) -> Any:
-    return lambda groups, *rest: measured({name: one[:1] * len(one) for name, one in groups.items()}, *rest)
-
-
 STUDY = Study(
     name="sine",
     source=f"{PAPER}: Fig. 4",
@@ -320,7 +316,6 @@ STUDY = Study(
                  _of_next_seed, anew=True),
         Mutation("transformers start with half the control's step", "mesascope.constructions:gradient_descent",
                  lambda build: lambda d_in, d_out, eta, *rest: build(d_in, d_out, eta / 2, *rest), anew=True),
-        Mutation("all seeds are equal", "mesascope.lenses:measure_learners", _first_seed),
     ),
     mutated={
         **dict.fromkeys(("training", "control"), plan(40, 1e-2, batch=32, clip=100.0)),

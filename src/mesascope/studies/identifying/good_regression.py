@@ -15,7 +15,7 @@ import numpy as np
 
 from mesascope import constructions, identification, learners, study, tasks
 from mesascope.studies.icl_gd import bugs
-from mesascope.studies.identifying.regressors import LEAK, drawn, leaking, marks
+from mesascope.studies.identifying.regressors import drawn, marks
 from mesascope.study import (
     Arrays,
     Claim,
@@ -154,7 +154,7 @@ STUDY = Study(
     ),
     mutations=(
         bugs.HALF_STEP, bugs.SHIFTED_TARGETS,
-        Mutation(LEAK, f"{_HERE}:drawn", leaking),
+        Mutation(bugs.LEAK.bug, f"{_HERE}:drawn", bugs.LEAK.wrong),
         Mutation("all sets of tasks are equal", f"{_HERE}:drawn",
                  lambda draw: lambda family, count, seed, name: draw(family, count, 0, name)),
         Mutation("candidates are compared on the family's own tasks alone",

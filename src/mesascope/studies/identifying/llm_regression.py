@@ -263,17 +263,6 @@ def _prompt_before(call: Any) -> Any:
     return lambda self, context, xq: call(self, context, xq).roll(1, 0)
 
 
-def _first_seed(by_task: Any) -> Any:
-    """Errors of the first model on its tasks for all."""
-
-    def wrong(*arguments: Any) -> Arrays:
-        found = by_task(*arguments)
-        return Arrays({name: np.repeat(one[:1], len(one), 0) for name, one in found.items()},
-                      **dict.fromkeys(found, str(arguments[3])))  # fmt: skip
-
-    return wrong
-
-
 _LEARNER = "mesascope.adapters.text:TextLearner"
 
 STUDY = Study(
@@ -360,11 +349,10 @@ STUDY = Study(
     ),
     mutations=(
         bugs.SHIFTED_TARGETS,
-        Mutation(regressors.LEAK, "mesascope.studies.identifying.regressors:drawn", regressors.leaking),
+        Mutation(bugs.LEAK.bug, "mesascope.studies.identifying.regressors:drawn", bugs.LEAK.wrong),
         Mutation("regressors read exact numbers", f"{_LEARNER}.as_written", lambda written: lambda self, tasks: tasks),
         Mutation("2 % of answers are read as 0", f"{_LEARNER}._number", _every_fiftieth),
         Mutation("answers are to the prompt before", f"{_LEARNER}.__call__", _prompt_before),
-        Mutation("all seeds are equal", "mesascope.studies.identifying.llm_regression:_by_task", _first_seed),
     ),
     mutated={
         "training": plan(150, 1e-2, batch=16, **USUAL), "layers": 2, "tasks": 100, "slow_tasks": 3,

@@ -263,7 +263,7 @@ def _new_queries(drawn: Any) -> Any:
 # Bugs that claims must notice. Tests plant them where a small stand-in answers: the study itself needs weights.
 MUTATIONS = (
     bugs.SHIFTED_TARGETS,
-    Mutation(regressors.LEAK, "mesascope.studies.identifying.regressors:drawn", regressors.leaking),
+    Mutation(bugs.LEAK.bug, "mesascope.studies.identifying.regressors:drawn", bugs.LEAK.wrong),
     Mutation("queries of copying are in no context", "mesascope.studies.identifying.pretrained:_tasks", _new_queries),
     Mutation(
         "pairs keep their order",

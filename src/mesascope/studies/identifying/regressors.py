@@ -140,19 +140,3 @@ def marks(rows: Mapping[str, np.ndarray]) -> list[Line]:
     """A mark for each set of tasks, in a column for each label."""
     return [Line(np.full(len(values), place), values, place / len(rows), label, marks="o")
             for place, (label, values) in enumerate(rows.items())]  # fmt: skip
-
-
-LEAK = "the query is in its context with its target"
-
-
-def leaking(draw: Any) -> Any:
-    """Contexts whose last pairs are the queries with their targets: a bug that controls must notice."""
-
-    def wrong(*arguments: Any) -> tasks.Episode:
-        import torch
-
-        (x, y), xq, yq = draw(*arguments)
-        x, y = (torch.cat([rest[:, : -one.shape[1]], one], 1) for rest, one in ((x, xq), (y, yq)))
-        return tasks.Episode(tasks.Context(x, y), xq, yq)
-
-    return wrong
