@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from mesascope.cli.identify import FAMILY, call_of, learner_of, regressor_of
+from mesascope.cli.identify import FAMILY, family_of, learner_of, regressor_of
 from mesascope.errors import ArgumentError, require_package
 
 
@@ -70,10 +70,7 @@ class Explore:
                 raise ArgumentError("--family goes with a learner, but there is none: pass LEARNER or --sklearn.")
             return {}
         from mesascope.explore.subjects import own_subject
-        from mesascope.records import from_record
 
         name, learner, family = regressor_of(self.sklearn) if self.sklearn else learner_of(self.learner)
-        if self.family is not None or family is None:
-            kind, values = call_of("--family", self.family or FAMILY.replace("d_in=10", "d_in=1"))
-            family = from_record({"kind": "family", "name": kind, **values})
+        family = family_of(self.family, family, FAMILY.replace("d_in=10", "d_in=1"))
         return {"own": own_subject(name, learner, family)}

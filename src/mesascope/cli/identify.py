@@ -67,14 +67,11 @@ class Identify:
 
     def __call__(self) -> None:
         from mesascope.identification import along, by_layer, identify
-        from mesascope.records import from_record
         from mesascope.tasks.calling import LearnerError
 
         name, learner, family = self._learner()
         given = self.family is not None or family is not None
-        if self.family is not None or family is None:
-            kind, values = call_of("--family", self.family or FAMILY)
-            family = from_record({"kind": "family", "name": kind, **values})
+        family = family_of(self.family, family)
         self._move(learner)
         if self.estimate is not None:
             print(learner.estimate(family, self.budget, self.estimate))
@@ -260,6 +257,16 @@ def regressor_of(words: str) -> tuple[str, Any, None]:
         raise ArgumentError(
             f"--sklearn must be a regressor with its arguments, but is not ({error}): mend it."
         ) from None
+
+
+def family_of(words: str | None, own: Any, usual: str = FAMILY) -> Any:
+    """Tasks that --family describes; if it is not given, the learner's ``own``, or else the ``usual`` ones."""
+    from mesascope.records import from_record
+
+    if words is None and own is not None:
+        return own
+    kind, values = call_of("--family", words or usual)
+    return from_record({"kind": "family", "name": kind, **values})
 
 
 def call_of(flag: str, words: str) -> tuple[str, dict[str, Any]]:

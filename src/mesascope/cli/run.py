@@ -117,9 +117,9 @@ def one_of(commands: Iterable[Any]) -> Any:
 def run_command(arguments: Sequence[str]) -> Any:
     """Type of the command, with one subcommand per study; flags default to the chosen preset.
 
-    For `explore`, which should start fast, studies are not imported.
+    Studies are imported for this command alone.
     """
-    if arguments[:1] == ["explore"]:
+    if arguments[:1] != ["run"]:
         return with_fields(Group, _DOC, ("command", tyro.conf.Suppress[Any], None))
     preset = asked_preset(arguments)
     kinds = []

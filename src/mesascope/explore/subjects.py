@@ -10,12 +10,12 @@ from typing import Any
 import torch
 
 from mesascope import learners, lenses
-from mesascope.errors import MesascopeError, one_line, refuse
+from mesascope.errors import MesascopeError, refuse
 from mesascope.lenses.needs import HasRule
 from mesascope.shapes import Float, Tensor
 from mesascope.streams import stream
 from mesascope.tasks import Context, Episode
-from mesascope.tasks.calling import check_answer, display_name, label, predict, sample_tasks
+from mesascope.tasks.calling import check_answer, display_name, label, predict, raised, sample_tasks
 
 
 @dataclass(frozen=True)
@@ -127,9 +127,7 @@ def sentence(error: Exception) -> str:
     """One sentence about an error, for the page."""
     if isinstance(error, MesascopeError):
         return str(error)
-    return (
-        f"a learner must answer the tasks of the page, but raised {type(error).__name__} ({one_line(error)}): mend it."
-    )
+    return f"a learner must answer the tasks of the page, but raised {raised(error)}: mend it."
 
 
 def changed(family: Any, **fields: Any) -> Any:
