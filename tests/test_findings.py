@@ -153,7 +153,22 @@ def calibration():
         yield "identify", f"| {name} | {' | '.join(cells)} | {np.median(seconds[which]):.0f} |"
 
 
-@pytest.mark.parametrize("rows", [devices, quick_presets, language, errors_of_mesa, bytes_of_text, calibration])
+def identify():
+    for name, one in measured("identify-learners").items():
+        row = (name, f"{one['predictions']:,}", one["first_sentence"] or "-", one["seconds"])
+        yield "identify", f"| {' | '.join(map(str, row))} |"
+
+
+def explore():
+    for name, one in measured("explore")["moves"].items():
+        row = (name, one["curves (ms)"], one.get("1,000 tasks (ms)", "-"))
+        yield "explore", f"| {' | '.join(map(str, row))} |"
+
+
+TABLES = [devices, quick_presets, language, errors_of_mesa, bytes_of_text, calibration, identify, explore]
+
+
+@pytest.mark.parametrize("rows", TABLES)
 def test_tables_state_what_was_measured(rows):
     def check(case):
         name, row = case

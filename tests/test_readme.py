@@ -61,20 +61,6 @@ def test_the_page_of_others_learners_says_what_the_benchmark_was_answered():
         assert all(one[part] in page for part in ("like", "exactly", "departs", "description"))
 
 
-def test_the_page_of_identify_has_the_times_that_were_measured():
-    measured = json.loads((ROOT / "benchmarks" / "results" / "identify-learners.json").read_text())
-    for name, one in measured.items():
-        row = (name, f"{one['predictions']:,}", one["first_sentence"] or "-", one["seconds"])
-        assert f"| {' | '.join(map(str, row))} |" in PAGES["identify.md"]
-
-
-def test_the_page_of_explore_has_the_times_that_were_measured():
-    measured = json.loads((ROOT / "benchmarks" / "results" / "explore.json").read_text())
-    for name, one in measured["moves"].items():
-        row = (name, one["curves (ms)"], one.get("1,000 tasks (ms)", "-"))
-        assert f"| {' | '.join(map(str, row))} |" in PAGES["explore.md"]
-
-
 def test_the_readme_counts_the_claims_that_hold_as_the_ledger_does():
     counted = re.search(r"(\d+ of \d+ printed sentences).*?(\d+ of \d+ claims of ours)", PAGES["README.md"])
     head = (ROOT / "docs" / "ledger.md").read_text().partition("\n|")[0]
