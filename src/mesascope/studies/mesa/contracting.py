@@ -36,14 +36,14 @@ coefficients = stage("coefficients")
 
 
 @study.frozen
-class Contracting(dynamics.Constructed):
+class Contracting(dynamics.SingleLayers):
     dynamics: Literal["orthogonal", "contracting"] = "contracting"
     """Maps that sequences follow, but for those of the layers that are compared with."""
 
 
 def measure(lab: study.Lab, settings: Contracting) -> None:
     other = dataclasses.replace(settings, dynamics="orthogonal")
-    linear, mesa = settings.single_layer(2), settings.single_layer(4, "mesa")
+    linear, mesa = settings.linear_layer(2), settings.mesa_layer()
     networks = {"linear": (linear, settings.training), "mesa": (mesa, settings.mesa)}
     trained = dynamics.trained_networks(lab, settings, settings.family(), networks)
     trained |= dynamics.trained_networks(lab, other, other.family(), {"orthogonal-linear": (linear, settings.training)})
