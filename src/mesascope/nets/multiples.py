@@ -55,7 +55,7 @@ class BlockMultiples(Pretrained):
     """Linear attention on tokens of channels, in which each d x d block of W_KQ and W_PV is one number times I.
 
     e_t <- e_t + sum_h sum_{i <= t} (e_i^T W_KQ e_t) W_PV e_i, with W_KQ = kq (x) I and W_PV = pv (x) I of each layer
-    and head. Blocks in ``fixed`` stay 0. `mesascope.lenses.reverse_engineer` reads such numbers from a network;
+    and head. `mesascope.lenses.reverse_engineer` reads such numbers from a network;
     `BlockMultiples.read_from` starts from them.
 
     Args:
@@ -94,8 +94,10 @@ class BlockMultiples(Pretrained):
 
     @classmethod
     def read_from(cls, read: object) -> BlockMultiples:
-        """The coefficients of a `mesascope.lenses.ReverseEngineered`, ready to be trained."""
+        """The coefficients of a `mesascope.lenses.ReverseEngineered`, to be trained further."""
         network, kq, pv = (getattr(read, name) for name in ("network", "kq", "pv"))
+        if network.w0 is not None:
+            refuse("read", "be of a network without w0", tuple(network.w0.shape), "build the network without it")
         own, body = network.config, network.config.transformer
         config = BlockMultiplesConfig(own.d, own.channels, len(kq), kq.shape[1], body.token_clip)
         return cls(config, None, kq, pv)
