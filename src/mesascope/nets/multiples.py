@@ -70,6 +70,8 @@ class BlockMultiples(Pretrained):
     (torch.Size([4, 5, 3]), 36)
     """
 
+    kq: nn.Parameter
+    pv: nn.Parameter
     kq_kept: Tensor
     pv_kept: Tensor
 

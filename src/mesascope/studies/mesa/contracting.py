@@ -156,7 +156,8 @@ STUDY = Study(
     ),
     deviations=(
         "The thesis says neither which converging dynamics nor which algorithm; contractions here are symmetric.",
-        "Networks train as in mesa-one-layer, and those on orthogonal maps are the same.",
+        "Linear layers train as in mesa-one-layer, and those on orthogonal maps are the same; mesa layers train for "
+        "2,000 steps of 128 sequences.",
     ),
     mutations=(
         Mutation("test sequences follow orthogonal maps alone", "mesascope.tasks:LinearDynamics.sample", _orthogonal),

@@ -77,7 +77,7 @@ def measure(lab: study.Lab, settings: DeepLayers) -> None:
 
 
 def _retrained(lab: study.Lab, settings: DeepLayers, read: list[Any]) -> list[Any]:
-    """What is read of each network, with its coefficients trained on by the loss that the network was trained by."""
+    """The algorithms read from networks, with their coefficients trained further by the same loss."""
     family, start = settings.family(), [nets.BlockMultiples.read_from(one) for one in read]
     watched = watch_loss(mse=lab.draw(family, settings.watch_tasks, "watch"))
     found = lab.train(
