@@ -40,7 +40,8 @@ class Inside:
         self.eigenvalues = ColumnDataSource({"x": [], "y": []})
         self.spectrum = self._spectrum()
         self.later = Later(doc, self._work, self._show, self.mark, self.error, 250, unseen=False)
-        setup.listen(self.later.request)
+        self.begin = self.later.request
+        setup.listen(self.begin)
 
     def _spectrum(self) -> Any:
         found = plot("Spectral filter", "eigenvalue of X'X / n", "factor on its direction", height=300)

@@ -9,8 +9,7 @@ from typing import Any
 from bokeh.document import Document
 from bokeh.models import Div
 
-from mesascope.explore.plots import say
-from mesascope.explore.subjects import sentence
+from mesascope.explore.plots import say, sentence
 
 # Milliseconds until numbers are marked as stale.
 MOMENT = 150

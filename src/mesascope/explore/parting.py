@@ -10,9 +10,8 @@ from bokeh.models import Button, ColumnDataSource, LabelSet
 
 from mesascope import lenses
 from mesascope.explore.later import Later
-from mesascope.explore.plots import LOOKS, MARKS, WIDTH, alert, helped, plot, say, whisker, words
-from mesascope.explore.setup import ROLES, Setup
-from mesascope.explore.subjects import sentence
+from mesascope.explore.plots import LOOKS, MARKS, ROLES, WIDTH, alert, helped, plot, say, sentence, whisker, words
+from mesascope.explore.setup import Setup
 from mesascope.identification import CONDITIONS
 from mesascope.measurement import Measurement
 from mesascope.streams import stream
@@ -48,7 +47,8 @@ class Parting:
         )
         self.figure.visible = False
         self.later = Later(doc, self._work, self._show, self.mark, self.error, unseen=False)
-        setup.listen(self.later.request)
+        self.begin = self.later.request
+        setup.listen(self.begin)
 
     def _break(self) -> None:
         self.breaks = not self.breaks

@@ -9,6 +9,7 @@ from bokeh.layouts import column
 from bokeh.models import Column, Div, Legend, LegendItem, Slider, TeeHead, Whisker, Widget
 from bokeh.plotting import figure
 
+from mesascope.errors import MesascopeError, raised
 from mesascope.explore.files import asset
 from mesascope.reports.panels import COLOURS
 
@@ -17,7 +18,9 @@ LOOKS: dict[str, tuple[str, str]] = {
     "network": (COLOURS["trained"], "solid"), "algorithm": (COLOURS["gd"], "dashed"),
     "ridge": (COLOURS["gd++"], "dotdash"), "chosen": (COLOURS["centred"], "dotted"),
 }  # fmt: skip
+ROLES = tuple(LOOKS)  # in the order of legends
 MARKS = {"network": "circle", "algorithm": "diamond", "ridge": "square", "chosen": "triangle"}
+_ANSWERS = "a learner must answer the tasks of the page"
 # Standard errors on each side of an interval of 99 %.
 WIDTH = 2.58
 SIGNS = {True: COLOURS["trained"], False: COLOURS["gd"]}
@@ -70,6 +73,11 @@ def words(text: str, kind: str = "", *, html: bool = False, **options: Any) -> D
     inner = text if html else escape(text)
     classes = [kind] if kind else []
     return Div(text=inner, stylesheets=[style()], css_classes=classes, sizing_mode="stretch_width", **options)
+
+
+def sentence(error: Exception, rule: str = _ANSWERS, remedy: str = "mend it") -> str:
+    """One sentence about an error, for the page; ``rule`` and ``remedy`` are for those of other packages."""
+    return str(error) if isinstance(error, MesascopeError) else f"{rule}, but raised {raised(error)}: {remedy}."
 
 
 def say(place: Div, sentence: str) -> None:

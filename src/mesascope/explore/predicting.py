@@ -9,8 +9,7 @@ import numpy as np
 import torch
 
 from mesascope.errors import NumericalError
-from mesascope.explore.plots import SIGNS
-from mesascope.explore.subjects import sentence
+from mesascope.explore.plots import SIGNS, sentence
 from mesascope.identification import smoother_weights
 from mesascope.lenses.needs import predict_in_eval
 from mesascope.shapes import Float, Tensor

@@ -2,74 +2,76 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import logging
 import socket
 import threading
 import webbrowser
 from collections.abc import Callable
-from typing import Any
 
 from bokeh.application import Application
 from bokeh.application.handlers import FunctionHandler
-from bokeh.core.templates import get_env
 from bokeh.document import Document
+from bokeh.events import DocumentReady
 from bokeh.server.server import Server
-from tornado.web import RequestHandler
 
-from mesascope.errors import ArgumentError, MesascopeError, one_line
-from mesascope.explore.files import asset
+from mesascope.errors import ArgumentError
+from mesascope.explore.first import First
+from mesascope.explore.plots import say, sentence
 
 LOOPBACK = "127.0.0.1"
+PATIENCE = 3  # seconds that imports wait for a first page to be drawn
 Fill = Callable[[Document], None]
 
 
 class Sessions:
-    """Fills the document of each session; sessions wait on a page that reloads when ``load``, in a thread, has ended.
+    """Fills the document of each session: before ``load``, in a thread, has ended, with a page that answers by itself.
 
     Args:
-        load: imports and reads the page's parts, and returns the function that fills a document.
+        load: imports and reads the page's parts; returns two functions, which fill a document and complete a page.
     """
 
-    def __init__(self, load: Callable[[], Fill]) -> None:
-        self.load, self.fill, self.problem = load, None, ""
-        self.ended = threading.Event()
+    def __init__(self, load: Callable[[], tuple[Fill, Callable[[Document, First], None]]]) -> None:
+        self.load, self.problem = load, ""
+        self.fill: Fill | None = None
+        self.waiting, self.lock, self.drawn = list[tuple[Document, First]](), threading.Lock(), threading.Event()
         threading.Thread(target=self._load, daemon=True).start()
 
     def _load(self) -> None:
+        self.drawn.wait(PATIENCE)  # Python imports in one thread at a time
         try:
-            self.fill: Fill | None = self.load()
+            fill, complete = self.load()
         except Exception as error:
-            self.problem = _sentence(error)
-        self.ended.set()
+            fill, complete, self.problem = None, self._fail, _said(error)
+        with self.lock:
+            self.fill = fill
+            for doc, first in self.waiting:
+                doc.add_next_tick_callback(lambda doc=doc, first=first: self._guarded(complete, doc, first))
+            self.waiting.clear()
+
+    def _guarded(self, complete: Callable[[Document, First], None], doc: Document, first: First) -> None:
+        try:
+            complete(doc, first)
+        except Exception as error:
+            say(first.drawing.error, _said(error))
+
+    def _fail(self, doc: Document, first: First) -> None:
+        say(first.drawing.error, self.problem)
 
     def __call__(self, doc: Document) -> None:
-        try:
-            if self.fill is not None:
-                self.fill(doc)
+        with self.lock:
+            if self.fill is None:
+                first = First.shipped()
+                first.add_to(doc)
+                doc.on_event(DocumentReady, lambda event: self.drawn.set())
+                say(first.drawing.error, self.problem)
+                self.waiting.append((doc, first))
                 return
-        except Exception as error:
-            self.problem = _sentence(error)
-            for root in [*doc.roots]:
-                doc.remove_root(root)
-        doc.title, doc.template = "mesascope explore", get_env().from_string(asset("wait.html"))
-        doc.template_variables.update(page_css=asset("page.css"), problem=self.problem)
+        self.fill(doc)
 
 
-class _Loaded(RequestHandler):
-    """Answers once the page's parts are loaded."""
-
-    def initialize(self, ended: threading.Event) -> None:
-        self.ended = ended
-
-    async def get(self) -> None:
-        while not self.ended.is_set():
-            await asyncio.sleep(0.02)
-
-
-def _sentence(error: Exception) -> str:
-    return str(error) if isinstance(error, MesascopeError) else f"{type(error).__name__}: {one_line(error)}."
+def _said(error: Exception) -> str:
+    return sentence(error, "the learners of the page must load", "restart mesascope explore")
 
 
 def serve(fill: Fill, host: str = LOOPBACK, port: int = 0) -> tuple[Server, str]:
@@ -87,10 +89,8 @@ def serve(fill: Fill, host: str = LOOPBACK, port: int = 0) -> tuple[Server, str]
     logging.getLogger("bokeh").setLevel(logging.ERROR)
     logging.getLogger("tornado.access").setLevel(logging.CRITICAL)
     _require_free(host, port)
-    options: dict[str, Any] = {"unused_session_lifetime_milliseconds": 30_000}
-    if isinstance(fill, Sessions):
-        options["extra_patterns"] = [("/loaded", _Loaded, {"ended": fill.ended})]
-    server = Server({"/": Application(FunctionHandler(fill))}, address=host, port=port, **options)
+    application = Application(FunctionHandler(fill))
+    server = Server({"/": application}, address=host, port=port, unused_session_lifetime_milliseconds=30_000)
     names = {LOOPBACK, "localhost"} if host in (LOOPBACK, "localhost") else {host}
     origins = server._tornado.websocket_origins
     origins.clear()
