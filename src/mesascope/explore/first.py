@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import Any
 
 from bokeh.core.templates import get_env
@@ -72,9 +73,10 @@ class First:
 
     def fill(self, roots: Mapping[str, Any]) -> None:
         """Put parts of panels into their places."""
-        for name, model in roots.items():
-            model.name = name
-            self.places[name].children = [model]
+        with _frozen(self.drawing.figure.document):
+            for name, model in roots.items():
+                model.name = name
+                self.places[name].children = [model]
 
     def add_to(self, doc: Document, sections: Any = SECTIONS, note: str = NOTE, *, saved: bool = False) -> None:
         """Put the page into a document.
@@ -87,7 +89,7 @@ class First:
             self._start(doc)
         places = {f"at_{name}": place for name, place in self.places.items() if place.children or not saved}
         roots = self.controls.roots | self.drawing.roots | places
-        with doc.models.freeze():  # or each root collects all models again
+        with _frozen(doc):
             for name, model in roots.items():
                 model.name = name
                 doc.add_root(model)
@@ -112,3 +114,8 @@ class First:
         args = {"parts": parts, "sources": own.sources, "controls": widgets, "payload": self.payload}
         start = CustomJS(args=args, code="window.mesascope.start(parts, sources, controls, JSON.parse(payload))")
         doc.js_on_event(DocumentReady, start)
+
+
+def _frozen(doc: Document | None) -> Any:
+    """Add several models to a document; it otherwise collects all its models again for each."""
+    return nullcontext() if doc is None else doc.models.freeze()

@@ -110,8 +110,7 @@ class OneTask:
         own.curves.data = {"x": grid.tolist(), **{role: one[1:].tolist() for role, one in found.items()}}
         own.answers.data = {"x": places[:1], **{role: one[:1].tolist() for role, one in found.items()}}
         own.line.location = places[0]
-        pairs = [row[:2] for row in rows[1:]]
-        own.marks.data = predicting.marks(learners["network"], episode, pairs)
+        own.marks.data = predicting.marks(learners["network"], episode, [row[:2] for row in rows[1:]])
         own.name(self.setup.titles)
         own.said(predicting.said(self.setup.titles, {role: float(one[0]) for role, one in found.items()}))
         say(own.error, " ".join(dict.fromkeys(failed)))
@@ -130,8 +129,7 @@ class OneTask:
 
     @property
     def _index(self) -> int:
-        value = self.drawing.pair.value
-        return 0 if value == "query" else int(value)
+        return self.drawing.pair.options.index(self.drawing.pair.value)
 
     def _typed(self) -> None:
         rows, own = self._rows, self.drawing
@@ -147,12 +145,6 @@ class OneTask:
             self.drawing.pair.value = str(len(rows))
 
     def _deleted(self) -> None:
-        rows = self._rows
-        if self._index:
-            del rows[self._index]
-            self._put(rows)
+        if index := self._index:
+            self._put([row for place, row in enumerate(self._rows) if place != index])
             self._compute()
-
-    @property
-    def roots(self) -> dict[str, Any]:
-        return self.drawing.roots

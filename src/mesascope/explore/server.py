@@ -8,6 +8,7 @@ import socket
 import threading
 import webbrowser
 from collections.abc import Callable
+from functools import partial
 
 from bokeh.application import Application
 from bokeh.application.handlers import FunctionHandler
@@ -17,7 +18,7 @@ from bokeh.server.server import Server
 
 from mesascope.errors import ArgumentError
 from mesascope.explore.first import First
-from mesascope.explore.plots import say, sentence
+from mesascope.explore.plots import say, sentence, words
 
 LOOPBACK = "127.0.0.1"
 PATIENCE = 3  # seconds that imports wait for a first page to be drawn
@@ -42,32 +43,40 @@ class Sessions:
         try:
             fill, complete = self.load()
         except Exception as error:
-            fill, complete, self.problem = None, self._fail, _said(error)
+            self.problem, fill = _said(error), None
+            complete = lambda doc, first: say(first.drawing.error, self.problem)  # noqa: E731
         with self.lock:
             self.fill = fill
             for doc, first in self.waiting:
-                doc.add_next_tick_callback(lambda doc=doc, first=first: self._guarded(complete, doc, first))
+                doc.add_next_tick_callback(partial(self._complete, complete, doc, first))
             self.waiting.clear()
 
-    def _guarded(self, complete: Callable[[Document, First], None], doc: Document, first: First) -> None:
+    def _complete(self, complete: Callable[[Document, First], None], doc: Document, first: First) -> None:
         try:
             complete(doc, first)
         except Exception as error:
             say(first.drawing.error, _said(error))
 
-    def _fail(self, doc: Document, first: First) -> None:
-        say(first.drawing.error, self.problem)
-
     def __call__(self, doc: Document) -> None:
         with self.lock:
-            if self.fill is None:
+            fill = self.fill
+            if fill is None:
                 first = First.shipped()
                 first.add_to(doc)
                 doc.on_event(DocumentReady, lambda event: self.drawn.set())
-                say(first.drawing.error, self.problem)
                 self.waiting.append((doc, first))
-                return
-        self.fill(doc)
+                say(first.drawing.error, self.problem)
+        if fill is not None:
+            fill(doc)
+
+
+def _guarded(fill: Fill, doc: Document) -> None:
+    """Fill a document; an error is shown in place of the page."""
+    try:
+        fill(doc)
+    except Exception as error:
+        doc.clear()
+        doc.add_root(words(_said(error), "alert"))
 
 
 def _said(error: Exception) -> str:
@@ -89,7 +98,7 @@ def serve(fill: Fill, host: str = LOOPBACK, port: int = 0) -> tuple[Server, str]
     logging.getLogger("bokeh").setLevel(logging.ERROR)
     logging.getLogger("tornado.access").setLevel(logging.CRITICAL)
     _require_free(host, port)
-    application = Application(FunctionHandler(fill))
+    application = Application(FunctionHandler(partial(_guarded, fill)))
     server = Server({"/": application}, address=host, port=port, unused_session_lifetime_milliseconds=30_000)
     names = {LOOPBACK, "localhost"} if host in (LOOPBACK, "localhost") else {host}
     origins = server._tornado.websocket_origins
