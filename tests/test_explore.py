@@ -337,6 +337,7 @@ def test_points_and_settings_stay_when_python_takes_over(found):
         (["nosuch:thing"], "LEARNER must be RUN, RUN:TRAINING"),
         (["x:y", "--sklearn", "Ridge()"], "takes one learner, but is given x:y and --sklearn"),
         (["--port", "70000"], "--port must be from 0 to 65535, but is 70000"),
+        (["--host", "0.0.0.0"], "--host must be one address of this machine, but is '0.0.0.0': pass the one"),
         (["--host", "8.8.8.8"], "--host must be an address of this machine, but is '8.8.8.8'"),
         (["--save", "nosuch/page.html"], "--save must be a file in a folder that exists"),
     ],

@@ -157,6 +157,8 @@ def test_a_point_that_was_held_can_still_be_dragged(visit):
 def test_every_slider_moves_by_keyboard(visit):
     for name in ("scale", "noise", "pairs", "depth"):
         visit.changes(lambda name=name: visit.slide(name))
+    for title in ("Input scale", "Angle of the matrix (degrees)"):
+        assert visit.page.get_by_role("slider", name=title).count() == 1
     visit.page.locator(f"#{visit.place('subject')} select").select_option(label="two looped layers, 1 input")
     visit.page.wait_for_timeout(500)
     for name in ("eta", "gamma"):

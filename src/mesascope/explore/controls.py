@@ -43,6 +43,7 @@ class Controls:
             name: slider(title, low, max(high, 2 * values.get(name, 0.5)), values.get(name, 0.5), step, name=name)
             for name, (title, low, high, step, _) in SLIDERS.items()
         }
+        self.sliders["free"].show_value = False  # its title has the parameter's number
         self.again = Button(label="New task", name="again")  # its tag is the number of the task
         self._quiet = False
 
@@ -115,4 +116,4 @@ class Controls:
         if free is not None:
             span = self.setup.catalogue[self.setup.chosen].free[free]
             title = f"Parameter {free} = {at_share(span, self.setup.values['free']):.3g}"
-        own.update(title=title, show_value=False)
+        own.title = title

@@ -21,7 +21,8 @@ from mesascope.explore.ranges import TASKS
 # Anchor, title, text, controls, figures and layout of each panel below the first.
 SECTIONS = (
     ("parting", "Where they part",
-     f"The same learners on {TASKS:,} fresh tasks, paired; bars are intervals of 99 %.",
+     f"The same learners on {TASKS:,} fresh tasks, paired. Bars are intervals of 99 %, numbers are means and standard "
+     "errors.",
      ("break",), ("parting_left", "parting_right", "parting_broken"), "halves"),
     ("inside", "Inside",
      "Weights of the network beside those of a network constructed to run the algorithm at the sliders' step sizes, "

@@ -55,6 +55,8 @@ class Inside:
             found.add_layout(whisker(colour, base="x", source=source))
             items[role] = lines
         ticks = found.scatter("x", "y", source=self.eigenvalues, marker="dash", angle=np.pi / 2, size=16, color="gray")
+        own = [one for role in FILTERED if role != "ridge" for one in items[role]]
+        found.y_range.renderers = [*own, ticks]  # ridge regression's factors grow without bound at small eigenvalues
         self.legend = legend(found, {**items, "eigenvalues of the task above": [ticks]})
         return found
 

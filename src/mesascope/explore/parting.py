@@ -68,6 +68,7 @@ class Parting:
             names = [titles[role] for role in own]
             _rows(figure, names[::-1])
             _put(source, names, [*own.values()], [*own])
+            figure.visible = bool(own)
         if broken or self.figure.visible:
             self.figure.visible = bool(broken)
             _rows(self.figure, list(dict.fromkeys(name for name, _ in reversed(broken))))
@@ -144,5 +145,6 @@ def _dots(title: str, x: str, source: ColumnDataSource, height: int = 190, *, na
             )
         )
     found.x_range.range_padding = 0.5
+    found.xaxis.ticker.desired_num_ticks = 4
     found.y_range.range_padding = 0.2
     return found

@@ -44,9 +44,11 @@ def plot(title: str, x: str, y: str, height: int = 360, tools: str = "", **optio
 
 def legend(found: Any, items: dict[str, list[Any]], columns: int = 2) -> Any:
     """Put a legend below a figure; a click hides a line."""
-    look: dict[str, Any] = {"background_fill_alpha": 0, "border_line_color": None, "padding": 0, "spacing": 2}
+    look: dict[str, Any] = {"background_fill_alpha": 0, "border_line_color": None, "padding": 0, "spacing": 8}
     labels = [LegendItem(label=name, renderers=renderers) for name, renderers in items.items()]
-    own = Legend(items=labels, ncols=columns, click_policy="hide", label_text_font_size="12px", **look)
+    own = Legend(
+        items=labels, ncols=columns, click_policy="hide", location="top_left", label_text_font_size="12px", **look
+    )
     found.add_layout(own, "below")
     return own
 

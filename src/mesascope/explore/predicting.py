@@ -52,5 +52,6 @@ def marks(learner: Any, episode: Episode, pairs: Sequence[tuple[float, float]]) 
 
 def said(titles: dict[str, str], answers: dict[str, float]) -> str:
     """Predictions at the query in one sentence."""
-    listed = ", ".join(f"{titles[role]} {answer:.3f}" for role, answer in answers.items())
+    numbers = {role: f"{one:.3f}" if np.isfinite(one) else "none" for role, one in answers.items()}
+    listed = "; ".join(f"{titles[role]}: {one}" for role, one in numbers.items())
     return f"Predictions at the query: {listed}. {DISCS}"

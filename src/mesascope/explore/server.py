@@ -96,7 +96,8 @@ def serve(fill: Fill, host: str = LOOPBACK, port: int = 0) -> tuple[Server, str]
         ArgumentError: the port is in use, or the host is no address of this machine.
     """
     logging.getLogger("bokeh").setLevel(logging.ERROR)
-    logging.getLogger("tornado.access").setLevel(logging.CRITICAL)
+    for name in ("tornado.access", "bokeh.server.views.ws"):  # the latter advises flags of another command
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     _require_free(host, port)
     application = Application(FunctionHandler(partial(_guarded, fill)))
     server = Server({"/": application}, address=host, port=port, unused_session_lifetime_milliseconds=30_000)
@@ -109,6 +110,9 @@ def serve(fill: Fill, host: str = LOOPBACK, port: int = 0) -> tuple[Server, str]
 
 
 def _require_free(host: str, port: int) -> None:
+    if host in ("", "0.0.0.0"):  # the origins of its pages are not known
+        remedy = "pass the one that others reach it by, or leave it out"
+        raise ArgumentError(f"--host must be one address of this machine, but is {host!r}: {remedy}.")
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

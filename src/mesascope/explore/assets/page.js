@@ -32,7 +32,7 @@ window.mesascope = window.mesascope || {};
   const hold = (doc) => {
     const figure = doc.get_model_by_name("task_figure"), view = figure && window.Bokeh.index.find_one(figure);
     const gestures = view?.canvas_view?.ui_event_bus?.ui_gestures;
-    if (gestures) { gestures.constructor.press_threshold = 2e9; plain(view); }
+    if (gestures) { gestures.constructor.press_threshold = 2e9; plain(view); label(doc); }
     else setTimeout(() => hold(doc), 100);
   };
   // Tell the panels that come into view.
@@ -47,7 +47,14 @@ window.mesascope = window.mesascope || {};
     });
     for (const section of document.querySelectorAll("section")) seen.observe(section);
   };
-  const look = (doc) => { own.paint(doc); fold(doc); watch(doc); };
+  // Sliders are named for screen readers.
+  const label = (doc) => {
+    for (const model of doc._all_models.values()) if (model.type === "Slider") {
+      const handle = window.Bokeh.index.find_one(model)?.shadow_el.querySelector(".noUi-handle");
+      handle?.setAttribute("aria-label", model.title);
+    }
+  };
+  const look = (doc) => { own.paint(doc); fold(doc); watch(doc); label(doc); };
   own.ready = (doc) => {
     look(doc);
     addEventListener("resize", () => fold(doc));

@@ -81,12 +81,12 @@
     local(page.line, { location: places[0] });
     const titles = { ...subject.titles, chosen: `${value("chosen")} (chosen)` };
     page.legend.items.forEach((item, i) => local(item, { label: { value: titles[ROLES[i]] } }));
-    local(page.answer, { text: `Predictions at the query: ${ROLES.map((role) => `${titles[role]} ${answers[role][0].toFixed(3)}`).join(", ")}. ${page.discs}` });
+    local(page.answer, { text: `Predictions at the query: ${ROLES.map((role) => `${titles[role]}: ${answers[role][0].toFixed(3)}`).join("; ")}. ${page.discs}` });
     point();
   };
   const show = () => {
     const free = freeOf(), name = value("chosen");
-    const shown = free ? `${free} = ${parameterOf(page.catalogue[name][free], value("free")).toPrecision(3)}` : "none";
+    const shown = free ? `${free} = ${Number(parameterOf(page.catalogue[name][free], value("free")).toPrecision(3))}` : "none";
     widgets.free.title = `Parameter ${shown}`;
     widgets.free.disabled = !free;
     widgets.gamma.disabled = !subject.gamma;
