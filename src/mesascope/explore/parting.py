@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from bokeh.document import Document
-from bokeh.models import Button, ColumnDataSource, LabelSet
+from bokeh.models import Button, ColumnDataSource, LabelSet, NoOverlap
 
 from mesascope import lenses
 from mesascope.explore.later import Later
@@ -145,6 +145,6 @@ def _dots(title: str, x: str, source: ColumnDataSource, height: int = 190, *, na
             )
         )
     found.x_range.range_padding = 0.5
-    found.xaxis.ticker.desired_num_ticks = 4
+    found.xaxis.major_label_policy = NoOverlap()
     found.y_range.range_padding = 0.2
     return found
