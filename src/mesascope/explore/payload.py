@@ -60,8 +60,9 @@ def subject(setup: Setup, name: str, tasks: int) -> dict[str, Any]:
         algorithm = "centred gradient-descent"
     return {
         "title": subject.title, "titles": setup.titles, "d": subject.d_in, "looped": looped,
-        "layers": layers[:1] if looped else layers, "softmax": not network.linear, "algorithm": algorithm,
-        "gamma": subject.has_gamma, "values": values, "tasks": [_task(setup, seed) for seed in range(tasks)],
+        "layers": layers[:1] if looped else layers, "softmax": not network.linear, "w_scale": family.w_scale,
+        "algorithm": algorithm, "gamma": subject.has_gamma, "values": values,
+        "tasks": [_task(setup, seed) for seed in range(tasks)],
     }  # fmt: skip
 
 

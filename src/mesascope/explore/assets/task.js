@@ -25,7 +25,7 @@
     return {
       network: ["network", { layers, softmax: subject.softmax }],
       algorithm: [subject.algorithm, { steps: depth, eta: value("eta"), gamma: value("gamma") }],
-      ridge: ["ridge least-squares", { ridge: Math.max(value("noise") ** 2, page.least_ridge) }],
+      ridge: ["ridge least-squares", { ridge: Math.max((value("noise") / subject.w_scale) ** 2, page.least_ridge) }],
       chosen: [value("chosen"), parameters(value("chosen"))],
     };
   };
