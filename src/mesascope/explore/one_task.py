@@ -129,7 +129,7 @@ class OneTask:
 
     @property
     def _index(self) -> int:
-        return self.drawing.pair.options.index(self.drawing.pair.value)
+        return 0 if self.drawing.pair.value == "query" else int(self.drawing.pair.value)
 
     def _typed(self) -> None:
         rows, own = self._rows, self.drawing

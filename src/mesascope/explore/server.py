@@ -21,7 +21,7 @@ from mesascope.explore.first import First
 from mesascope.explore.plots import say, sentence, words
 
 LOOPBACK = "127.0.0.1"
-PATIENCE = 3  # seconds that imports wait for a first page to be drawn
+PATIENCE = 5  # seconds that imports wait for a first page to be opened, and then to be drawn
 Fill = Callable[[Document], None]
 
 
@@ -35,11 +35,13 @@ class Sessions:
     def __init__(self, load: Callable[[], tuple[Fill, Callable[[Document, First], None]]]) -> None:
         self.load, self.problem = load, ""
         self.fill: Fill | None = None
-        self.waiting, self.lock, self.drawn = list[tuple[Document, First]](), threading.Lock(), threading.Event()
+        self.waiting, self.lock = list[tuple[Document, First]](), threading.Lock()
+        self.opened, self.drawn = threading.Event(), threading.Event()
         threading.Thread(target=self._load, daemon=True).start()
 
     def _load(self) -> None:
-        self.drawn.wait(PATIENCE)  # Python imports in one thread at a time
+        if self.opened.wait(PATIENCE):  # Python runs one thread at a time
+            self.drawn.wait(PATIENCE)
         try:
             fill, complete = self.load()
         except Exception as error:
@@ -58,6 +60,7 @@ class Sessions:
             say(first.drawing.error, _said(error))
 
     def __call__(self, doc: Document) -> None:
+        self.opened.set()
         with self.lock:
             fill = self.fill
             if fill is None:
