@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -46,6 +47,7 @@ class Explore:
 
             print(save(own, self.save).resolve())
             return
+        gc.disable()  # importing bokeh makes many objects, none of them garbage
         from mesascope.explore.server import Sessions, run, serve
 
         folders = self.runs or tuple(path for path in (Path("runs"),) if path.is_dir())
@@ -57,6 +59,7 @@ class Explore:
             return partial(fill, found=found, folders=folders), partial(complete, found=found, folders=folders)
 
         server, address = serve(load()[0] if own else Sessions(load), self.host, self.port)
+        gc.enable()
         print(f"mesascope explore: {address} (Ctrl-C stops it)", flush=True)
         run(server, address, opens=self.open)
 
