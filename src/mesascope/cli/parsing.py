@@ -14,6 +14,7 @@ import tyro
 from mesascope.cli.explore import Explore
 from mesascope.cli.identify import Identify
 from mesascope.cli.language import language_command
+from mesascope.cli.mutate import Mutate
 from mesascope.cli.reading import Ledger, ListStudies, Report
 from mesascope.cli.run import one_of, run_command
 from mesascope.errors import ArgumentError, MesascopeError
@@ -31,6 +32,7 @@ def parsed(arguments: list[str]) -> Callable[[], None]:
     commands = {
         "run": run_command(arguments), "identify": Identify, "language": language_command(arguments),
         "explore": Explore, "list": ListStudies, "report": Report, "ledger": Ledger,
+        "mutate": Mutate,
     }  # fmt: skip
     said = io.StringIO()
     try:

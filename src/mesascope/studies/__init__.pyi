@@ -1,5 +1,6 @@
 from .lab import Lab as Lab
 from .ledger import ledger_rows as ledger_rows
+from .mutating import Mutated as Mutated, mutate as mutate
 from .running import (
     changed_settings as changed_settings,
     conclude as conclude,
