@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,8 +26,6 @@ class Verify:
     """Also repeat each run from its config.json, and compare verdicts and numbers."""
     since: str | None = None
     """Commit: verify only runs of studies whose code has changed since then."""
-    out: Path | None = None
-    """Folder for the repetitions; if not given, a temporary folder, of which only those that differ are kept."""
     device: str | None = None
     """Device of the repetitions; that of each run if not given."""
     format: Literal["table", "markdown", "json"] = "table"
@@ -35,13 +34,13 @@ class Verify:
     def __call__(self) -> int:
         from mesascope.studies import verify
 
-        for flag in ("out", "device"):
-            if getattr(self, flag) is not None and not self.rerun:
-                raise ArgumentError(f"--{flag} must be given with --rerun, but is given alone: add it.")
-        found = verify(
-            self.directories or [Path("runs")], since=self.since, rerun=self.rerun, out=self.out, device=self.device
-        )
-        print({"table": repr, "markdown": type(found).to_markdown, "json": type(found).to_json}[self.format](found))
+        if self.device is not None and not self.rerun:
+            raise ArgumentError("--device must be given with --rerun, but is given alone: add it.")
+        found = verify(self.directories or Path("runs"), since=self.since, rerun=self.rerun, device=self.device)
+        if self.format == "json":
+            print(json.dumps(found.to_dict(), indent=2, allow_nan=False))
+        else:
+            print(found.to_markdown() if self.format == "markdown" else found)
         for sentence in found.left_out:
             print(f"mesascope: left out: {sentence}", file=sys.stderr)
         return 0 if found else 1

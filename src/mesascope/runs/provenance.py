@@ -14,7 +14,6 @@ from typing import Any
 
 from mesascope.errors import ArgumentError, require_double
 
-
 # Packages that can change the numbers of a run.
 PACKAGES = ("torch", "numpy", "scipy", "scikit-learn", "pillow", "tokenizers")
 

@@ -30,13 +30,14 @@ def files_of(study: Study) -> list[Path]:
     homes = [module for module in [*sys.modules.values()] if getattr(module, "__dict__", {}).get("STUDY") is study]
     named = [getattr(module, "__file__", None) for module in (*homes, sys.modules.get(study.measure.__module__))]
     left = [file.resolve() for file in (own, *map(Path, filter(None, named)), *_EVERY) if file]
-    found: dict[Path, None] = {}
+    found: list[Path] = []
     while left:
         file = left.pop(0)
-        if file not in found and not _presents(file):
-            found[file] = None
+        shows = _ROOT in file.parents and file.relative_to(_ROOT).parts[0] in PRESENTATION
+        if file not in found and not shows:
+            found.append(file)
             left += _imported(file)
-    return [*found]
+    return found
 
 
 def changed_since(study: Study, commit: str) -> list[str]:
@@ -46,13 +47,13 @@ def changed_since(study: Study, commit: str) -> list[str]:
         ArgumentError: the study's file is not tracked by git, or the repository has no such commit.
     """
     files = files_of(study)
+    own = files[0]
     try:
-        git(files[0].parent, "ls-files", "--error-unmatch", files[0].name)
-        top = Path(git(files[0].parent, "rev-parse", "--show-toplevel")).resolve()
+        git(own.parent, "ls-files", "--error-unmatch", own.name)
+        top = Path(git(own.parent, "rev-parse", "--show-toplevel")).resolve()
     except (OSError, subprocess.SubprocessError):
         raise ArgumentError(
-            f"since must be used where git tracks the code of {study.name}, but {files[0]} is not tracked: leave it "
-            "out, or clone the repository."
+            f"since must be given where git tracks the code of {study.name}, but {own} is not tracked: leave it out."
         ) from None
     try:
         known = git(top, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{commit}^{{commit}}")
@@ -62,17 +63,12 @@ def changed_since(study: Study, commit: str) -> list[str]:
     return git(top, "diff", "--name-only", known, "--", *inside).splitlines()
 
 
-def _presents(file: Path) -> bool:
-    return _ROOT in file.parents and file.relative_to(_ROOT).parts[0] in PRESENTATION
-
-
 @functools.cache
 def _imported(file: Path) -> list[Path]:
     """Files of mesascope, or beside this file, with the modules and names that it uses."""
-    homes = [_ROOT.parent] if _ROOT in file.parents else [_ROOT.parent, file.parent]
-    names = dict.fromkeys(_used(ast.parse(file.read_bytes())))
-    found = (_place(home, name.split(".")) for name in names for home in homes)
-    return [*dict.fromkeys(path for path in found if path)]
+    names = {*_used(ast.parse(file.read_bytes()))}
+    found = {_place(home, name.split(".")) for name in names for home in (_ROOT.parent, file.parent)}
+    return sorted(path for path in found if path)
 
 
 def _used(tree: ast.Module) -> Iterator[str]:
@@ -95,18 +91,12 @@ def _place(home: Path, parts: list[str]) -> Path | None:
     """File of a module, or of the module that defines a name of a package; None if it is not under ``home``."""
     for count in range(len(parts), 0, -1):
         base = home.joinpath(*parts[:count])
-        if base.with_suffix(".py").is_file():
-            return base.with_suffix(".py").resolve()
-        if (base / "__init__.pyi").is_file():  # a package whose names load on use
-            named = _named(base / "__init__.pyi").get(parts[count]) if parts[count:] else None
-            return _place(base, named.split(".")) if named else None
-        if (base / "__init__.py").is_file():
-            return (base / "__init__.py").resolve()
+        stub = base / "__init__.pyi"
+        if stub.is_file():  # a package whose names load on use
+            nodes = (node for node in ast.parse(stub.read_bytes()).body if isinstance(node, ast.ImportFrom))
+            named = {one.name: f"{node.module}.{one.name}" for node in nodes for one in node.names}
+            return _place(base, named[parts[count]].split(".")) if {*parts[count : count + 1]} & {*named} else None
+        for file in (base.with_suffix(".py"), base / "__init__.py"):
+            if file.is_file():
+                return file.resolve()
     return None
-
-
-@functools.cache
-def _named(stub: Path) -> dict[str, str]:
-    """Names that a package's stub lists, each with its module and name within the package."""
-    nodes = (node for node in ast.parse(stub.read_bytes()).body if isinstance(node, ast.ImportFrom))
-    return {one.asname or one.name: f"{node.module}.{one.name}" for node in nodes for one in node.names}
