@@ -7,6 +7,7 @@ import re
 import shutil
 import sys
 import tempfile
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,13 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from mesascope.errors import ArgumentError, RunDirectoryError
+from mesascope.errors import ArgumentError, MesascopeError, RunDirectoryError
 from mesascope.evidence import Stage, Verdicts
 from mesascope.evidence.tables import Table, Tabular
 from mesascope.evidence.verdicts import measured_text
 from mesascope.reports import counts_text
 from mesascope.runs import Run, find_runs
-from mesascope.runs.provenance import installed
+from mesascope.runs.provenance import available_device, installed
 from mesascope.studies.running import differences, judge_run, new_run, run_study
 from mesascope.studies.sources import changed_since
 from mesascope.study import Study
@@ -98,6 +99,8 @@ def verify(
             verdicts must be equal, and values within their intervals.
         device: device of the repetitions; the run's own if None.
     """
+    if device is not None:
+        available_device(device)
     found, damaged = find_runs(folders)
     runs, changes, verdicts, left_out = Table(), Table(), Verdicts(), []
     changes += [{"run": one.partition(" must ")[0], **_damaged(one)} for one in damaged]
@@ -131,7 +134,7 @@ def _change(claim: str, what: str, then: str, now: str, reason: object) -> dict[
 
 
 def _damaged(sentence: object) -> dict[str, str]:
-    return _change("", "run", "finished", "damaged", sentence)
+    return _change("", "run", "", "damaged", sentence)
 
 
 def _judged(study: Study, run: Run, records: Verdicts) -> list[dict[str, str]]:
@@ -221,9 +224,12 @@ def _made_otherwise(then: _Record, now: _Record) -> list[str]:
 
 def _repeated(study: Study, run: Run, records: Verdicts, device: str | None) -> tuple[list[dict[str, str]], str]:
     """Changes in a repetition of a run, and how its numbers compare, in words."""
-    folder = Path(tempfile.mkdtemp(prefix="mesascope-verify-"))
+    folder = Path(tempfile.gettempdir()) / f"mesascope-verify-{uuid.uuid4().hex[:8]}"
     print(f"running again: {run.path} in {folder}", file=sys.stderr, flush=True)
-    again = _run_again(study, run, folder, device or run.config["device"])
+    try:
+        again = _run_again(study, run, folder, device or run.config["device"])
+    except MesascopeError as error:
+        return [_change("", "run again", "finished", "failed", error)], "failed"
     elsewhere = _made_otherwise(run.config, again.config)
     reason = "; ".join([*_code(study, run), *elsewhere]) or "draws or sums that do not follow from the seed"
     found = _differences(records, judge_run(study, again), _within if elsewhere else lambda a, b: _close(a, b, 0.0))
