@@ -86,7 +86,7 @@ def test_an_edited_verdict_is_found(own, capsys):
     assert main(["verify", str(own), "--format", "json"]) == 1
     assert json.loads(capsys.readouterr().out)["changes"] == list(found.changes)
     assert main(["verify", str(own), "--format", "markdown"]) == 1
-    assert "| small | verdict | fails: so it is | holds |" in capsys.readouterr().out
+    assert "| small | verdict | fails: so it is | holds: worst of 2 seeds |" in capsys.readouterr().out
 
 
 def test_edited_arrays_are_found_though_their_checksums_were_edited_too(own):
