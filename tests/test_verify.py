@@ -107,7 +107,7 @@ def test_another_bound_is_found_with_the_verdict_that_it_turns(own):
     assert rows(found)[0] == ("better", "bound", "< 4", "< 0.001")
     assert [row[:2] for row in rows(found)[1:]] == [("better", "verdict"), ("small", "verdict")]
     assert found.changes["likely reason"] == [
-        "the study states another now",
+        "the study states another bound now",
         "its bound changed",
         "its premise better changed",
     ]

@@ -159,7 +159,7 @@ def _judged(study: Study, run: Run, records: Verdicts) -> list[dict[str, str]]:
         if edited:
             reason = f"{edited} was edited after the run finished"
         elif what in ("claim", "bound", "rule"):
-            reason = "the study states another now"
+            reason = f"the study states another {what} now"
         elif what == "verdict" and causes:
             reason = f"{' and '.join(causes)} changed"
         rows.append(_change(claim, what, then, now, reason))
