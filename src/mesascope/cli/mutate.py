@@ -29,7 +29,7 @@ class Mutate:
     format: Literal["table", "json"] = "table"
     """Output format."""
 
-    def __call__(self) -> None:
+    def __call__(self) -> int:
         from mesascope.studies import mutate
         from mesascope.study import load_study
 
@@ -41,8 +41,7 @@ class Mutate:
             print(json.dumps(dataclasses.asdict(found), indent=2))
         else:
             _print(found)
-        if found.unnoticed:
-            raise SystemExit(1)
+        return int(bool(found.unnoticed))
 
 
 def _print(found: Mutated) -> None:

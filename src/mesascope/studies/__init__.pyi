@@ -8,3 +8,4 @@ from .running import (
     resume_run as resume_run,
     run_study as run_study,
 )
+from .verifying import Verification as Verification, verify as verify
