@@ -16,6 +16,7 @@ from mesascope.cli.identify import Identify
 from mesascope.cli.language import language_command
 from mesascope.cli.reading import Ledger, ListStudies, Report
 from mesascope.cli.run import one_of, run_command
+from mesascope.cli.sweep import RunSweep, flags_beside_resume
 from mesascope.errors import ArgumentError, MesascopeError
 from mesascope.records import registered
 
@@ -30,7 +31,7 @@ def parsed(arguments: list[str]) -> Callable[[], None]:
     _require_resume_alone(arguments)
     commands = {
         "run": run_command(arguments), "identify": Identify, "language": language_command(arguments),
-        "explore": Explore, "list": ListStudies, "report": Report, "ledger": Ledger,
+        "sweep": RunSweep, "explore": Explore, "list": ListStudies, "report": Report, "ledger": Ledger,
     }  # fmt: skip
     said = io.StringIO()
     try:
@@ -77,10 +78,10 @@ def _sentence(box: str) -> str:
 
 def _require_resume_alone(arguments: Sequence[str]) -> None:
     given = {token.partition("=")[0] for token in arguments if token.startswith("--")}
-    if "--resume" in given and len(given - {"--help"}) > 1:
-        others = ", ".join(sorted(given - {"--resume"}))
+    others = given - {"--resume", "--help", *flags_beside_resume(arguments)}
+    if "--resume" in given and others:
         raise ArgumentError(
-            f"--resume must stand alone, as all settings are read from the run, but is given with {others}: leave the "
+            f"--resume must stand alone, as all settings are read from the run, but is given with {', '.join(sorted(others))}: leave the "
             "other flags out."
         )
 

@@ -1,0 +1,236 @@
+"""Tasks on workers until each is done or has failed, whatever dies meanwhile; tasks and answers are small records."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import signal
+import sys
+import threading
+import time
+import traceback
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from mesascope.errors import MesascopeError, one_line
+from mesascope.progress import STOP
+from mesascope.runs.locks import BusyError
+
+# Seconds between two looks at the workers, and until a task is tried again that another process is at.
+_EVERY, _LATER = 0.5, 1.0
+# Deaths of workers before a task begins that do not count as failures of the task.
+_BEFORE = 10
+# Environment variables for the number of threads of torch and numpy.
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+# Sweeps that this process, a worker, was asked to stop.
+_STOPPED: set[str] = set()
+
+
+class Task(NamedTuple):
+    """A piece of work.
+
+    Args:
+        label: its name in messages.
+        record: JSON that the work is called with.
+        folder: folder that it writes to, in which more files appear as it proceeds.
+        log: file to which a worker writes what the work prints.
+    """
+
+    label: str
+    record: dict[str, Any]
+    folder: Path
+    log: Path
+
+
+@dataclass
+class Crew:
+    """Progress of tasks: names of those that are waiting, running, done, and failed with a sentence.
+
+    Args:
+        work: function of a task's record, importable on the workers.
+        tasks: the tasks by key.
+        retries: number of times that a failed task is tried again.
+        threads: number of torch threads of each worker.
+        show: called with this object whenever something changed, and twice a second.
+    """
+
+    work: Callable[[Any], None]
+    tasks: Mapping[str, Task]
+    retries: int = 1
+    threads: int = 1
+    show: Callable[[Crew], None] = lambda crew: None
+    waiting: set[str] = field(default_factory=set)
+    running: set[str] = field(default_factory=set)
+    done: list[str] = field(default_factory=list)
+    failed: dict[str, str] = field(default_factory=dict)
+    stopping: bool = False
+
+    def __post_init__(self) -> None:
+        self.topic = f"mesascope-{uuid.uuid4().hex}"
+        self._answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._futures: dict[Any, str] = {}
+        self._later: list[tuple[float, str]] = []
+        self._tries = dict.fromkeys(self.tasks, 0)
+        self._unbegun = dict.fromkeys(self.tasks, 0)
+        self._before: dict[str, Any] = {}
+
+    def work_on(self, client: Any) -> None:
+        """Do all tasks on the client's workers.
+
+        Raises:
+            KeyboardInterrupt: Ctrl-C, once the running tasks have reached a checkpoint; a second one interrupts at once.
+        """
+        client.subscribe_topic(self.topic, self._hear)
+        try:
+            for key in self.tasks:
+                self._submit(client, key)
+            while self._futures or self._later:
+                try:
+                    self._step(client)
+                except KeyboardInterrupt:
+                    if self.stopping:
+                        raise
+                    self._stop(client)
+            if self.stopping:
+                raise KeyboardInterrupt
+        finally:
+            client.unsubscribe_topic(self.topic)
+            self.show(self)
+
+    def _hear(self, event: tuple[float, Any]) -> None:
+        """A worker has begun a task."""
+        self.waiting.discard(event[1])
+        self.running.add(event[1])
+
+    def _submit(self, client: Any, key: str) -> None:
+        task = self.tasks[key]
+        self._before[key] = _files(task.folder)
+        self.waiting.add(key)
+        future = client.submit(
+            attempt, self.work, key, task.record, str(task.log), self.topic, self.threads,
+            key=f"{key}-{uuid.uuid4().hex}", pure=False,
+        )  # fmt: skip
+        self._futures[future] = key
+        future.add_done_callback(self._answers.put)
+
+    def _step(self, client: Any) -> None:
+        """Handle the next answer, if one comes within half a second."""
+        for due, key in list(self._later):
+            if time.monotonic() >= due or self.stopping:
+                self._later.remove((due, key))
+                if not self.stopping:
+                    self._submit(client, key)
+        try:
+            future = self._answers.get(timeout=_EVERY)
+        except queue.Empty:
+            if client.status not in ("running", "connecting"):
+                raise MesascopeError(
+                    "the scheduler must live until all points are done, but its connection is lost: start it, and "
+                    "repeat the command, which goes on from what is done."
+                ) from None
+            return self.show(self)
+        key = self._futures.pop(future, None)
+        if key is not None:
+            self._handle(client, key, future)
+        return self.show(self)
+
+    def _handle(self, client: Any, key: str, future: Any) -> None:
+        begun = key in self.running
+        self.waiting.discard(key)
+        self.running.discard(key)
+        outcome, sentence = self._outcome(key, future, begun)
+        if outcome == "done":
+            self.done.append(key)
+        elif outcome in ("again", "busy"):
+            self.waiting.add(key)
+            self._later.append((time.monotonic() + (_LATER if outcome == "busy" else 0.0), key))
+        elif outcome == "failed":
+            self._tries[key] += 1
+            if self._tries[key] <= self.retries:
+                self.waiting.add(key)
+                self._later.append((time.monotonic(), key))
+            else:
+                self.failed[key] = sentence
+
+    def _outcome(self, key: str, future: Any, begun: bool) -> tuple[str, str]:
+        """Outcome of an attempt: done, failed (with a sentence), again, busy or stopped."""
+        from distributed import KilledWorker
+
+        if future.status == "finished":
+            return tuple(future.result())
+        if future.cancelled():
+            return ("stopped", "") if self.stopping else ("again", "")
+        error = future.exception()
+        if not isinstance(error, KilledWorker):
+            return "failed", _sentence(error)
+        if not begun:
+            self._unbegun[key] += 1
+        task = self.tasks[key]
+        if _files(task.folder) != self._before[key] or (not begun and self._unbegun[key] <= _BEFORE):
+            return "again", ""
+        return "failed", (
+            f"{task.label} must keep its worker alive, but the worker died without any progress (out of memory?): give "
+            f"it more memory, or read {task.log}."
+        )
+
+    def _stop(self, client: Any) -> None:
+        """Let running tasks reach a checkpoint, and begin no others."""
+        self.stopping = True
+        print("mesascope: running points stop at their next checkpoint; Ctrl-C ends them now.", file=sys.stderr)
+        client.run(_ask_to_stop, self.topic, wait=False, on_error="ignore")
+        client.cancel([future for future, key in self._futures.items() if key not in self.running], force=True)
+
+
+def attempt(
+    work: Callable[[Any], None], key: str, record: dict[str, Any], log: str, topic: str, threads: int
+) -> tuple[str, str]:
+    """Do a task in a worker process; return its outcome and, if it failed, a sentence."""
+    from distributed import get_worker
+
+    if topic in _STOPPED:
+        return "stopped", ""
+    STOP.clear()
+    get_worker().log_event(topic, key)
+    os.environ.update(dict.fromkeys(THREADS, str(threads)))  # for a torch that is imported later
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(threads)
+    Path(log).parent.mkdir(parents=True, exist_ok=True)
+    with open(log, "a") as said, contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        try:
+            work(record)
+        except KeyboardInterrupt:
+            return "stopped", ""
+        except BusyError:
+            return "busy", ""
+        except Exception as error:
+            traceback.print_exc()
+            return "failed", _sentence(error)
+    return "done", ""
+
+
+def dask_setup(worker: Any) -> None:
+    """Leave Ctrl-C, which a terminal sends to all processes, to the one that started the workers; dask calls this."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _ask_to_stop(topic: str) -> None:
+    _STOPPED.add(topic)
+    STOP.set()
+
+
+def _sentence(error: BaseException) -> str:
+    return str(error) if isinstance(error, MesascopeError) else f"it raises {type(error).__name__}: {one_line(error)}."
+
+
+def _files(folder: Path) -> Any:
+    """Names of a folder's files, and the length of its log: more of them are progress."""
+    names = {str(file.relative_to(folder)) for file in folder.rglob("*")}
+    metrics = folder / "metrics.jsonl"
+    with contextlib.suppress(OSError):
+        return names, metrics.stat().st_size
+    return names, 0
