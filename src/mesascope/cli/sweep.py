@@ -129,7 +129,9 @@ def _value(word: str) -> Any:
 def _print_plan(sweep: Any, workers: int) -> None:
     plan = sweep.plan()
     left = plan["runs"] - plan["finished"]
-    print(f"{counted(plan['runs'], 'run')}: {plan['finished']} finished, {plan['begun']} begun, {left - plan['begun']} new")
+    print(
+        f"{counted(plan['runs'], 'run')}: {plan['finished']} finished, {plan['begun']} begun, {left - plan['begun']} new"
+    )
     if plan["seconds_left"] is None:
         print("estimated hours: unknown until a run has finished")
         return

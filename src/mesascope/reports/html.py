@@ -131,8 +131,12 @@ def claims_page(title: str, claims: Mapping[str, Sequence[Mapping[str, Any]]]) -
 
 def figures_page(title: str, found: Sequence[str], figures: Mapping[str, bytes], tables: Mapping[str, Table]) -> str:
     """Page with sentences, SVG figures by caption, and tables by title."""
-    shown = (f"<figure>{_image(name, svg)}<figcaption>{escape(name)}</figcaption></figure>" for name, svg in figures.items())
-    named = (f"<h2>{escape(name)}</h2><div class='wide result'>{table.to_html()}</div>" for name, table in tables.items())
+    shown = (
+        f"<figure>{_image(name, svg)}<figcaption>{escape(name)}</figcaption></figure>" for name, svg in figures.items()
+    )
+    named = (
+        f"<h2>{escape(name)}</h2><div class='wide result'>{table.to_html()}</div>" for name, table in tables.items()
+    )
     body = "\n".join([f"<h1>{escape(title)}</h1>", _sentences(found), *shown, *named])
     return _page(title, body + _glossary(body))
 

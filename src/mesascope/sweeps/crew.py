@@ -213,9 +213,14 @@ def attempt(
 
 
 def dask_setup(worker: Any) -> None:
-    """Leave Ctrl-C, which a terminal sends to all processes, to the one that started the workers; dask calls this."""
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """Prepare a worker of this machine: it leaves Ctrl-C to the process that started it, and ends with it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def end() -> None:
+        sys.stdin.read()  # until the other end of the pipe is closed
+        os._exit(1)
+
+    threading.Thread(target=end, daemon=True).start()
 
 
 def _ask_to_stop(topic: str) -> None:

@@ -50,7 +50,9 @@ class _Lines:
 
 def counts(sweep: Sweep, crew: Crew) -> str:
     """Numbers of points that are done, running, waiting and failed, and the time left."""
-    numbers = f"{len(crew.done)} done, {len(crew.running)} running, {len(crew.waiting)} waiting, {len(crew.failed)} failed"
+    numbers = (
+        f"{len(crew.done)} done, {len(crew.running)} running, {len(crew.waiting)} waiting, {len(crew.failed)} failed"
+    )
     left = seconds_left(sweep, crew)
     return f"{sweep.name}: {numbers}" + (f", {duration(left)} left" if left else "")
 

@@ -35,7 +35,11 @@ def gathered(sweep: Sweep) -> Table:
     places = [_place(point) for point, run in finished for _ in run.claims]
     claims = controlled([claim for _, run in finished for claim in run.claims])
     rows = [
-        {**place, "name": claim["id"], **{field: claim.get("n" if field == "replicates" else field) for field in COLUMNS[1:]}}
+        {
+            **place,
+            "name": claim["id"],
+            **{field: claim.get("n" if field == "replicates" else field) for field in COLUMNS[1:]},
+        }
         for place, claim in zip(places, claims, strict=True)
     ]
     return Table([*rows, *(row for point, run in finished for row in _numbers(_place(point), _by_name(run)))])
@@ -79,13 +83,15 @@ def _by_name(run: Run) -> dict[str, np.ndarray]:
 
 def _numbers(place: Mapping[str, Any], numbers: Mapping[str, np.ndarray]) -> Iterator[dict[str, Any]]:
     """A row for each number: its mean over seeds, with Student's interval at 99 % for two seeds or more."""
-    from scipy.stats import t
+    from scipy.special import stdtrit  # quantiles of Student's distribution; scipy.stats loads slowly
 
     for name, values in numbers.items():
         n, value = len(values), float(np.mean(values))
-        half = float(t.ppf(0.995, n - 1) * np.std(values, ddof=1) / math.sqrt(n)) if n > 1 else math.nan
+        half = float(stdtrit(n - 1, 0.995) * np.std(values, ddof=1) / math.sqrt(n)) if n > 1 else math.nan
         ends = (value, value - half, value + half)
-        row = {key: end if math.isfinite(end) else None for key, end in zip(("value", "low", "high"), ends, strict=True)}
+        row = {
+            key: end if math.isfinite(end) else None for key, end in zip(("value", "low", "high"), ends, strict=True)
+        }
         yield {**place, "name": name, **row, "replicates": n}
 
 
@@ -113,7 +119,9 @@ def to_csv(table: Table) -> str:
 
 def to_json(sweep: Sweep, table: Table) -> str:
     """The table, and the points that failed, as JSON."""
-    failed = [{**_place(point), "sentence": sweep.failed[point.key]} for point in sweep.points if point.key in sweep.failed]
+    failed = [
+        {**_place(point), "sentence": sweep.failed[point.key]} for point in sweep.points if point.key in sweep.failed
+    ]
     return json.dumps({"schema": 1, "sweep": sweep.name, "rows": table, "failed": failed}, indent=2, allow_nan=False)
 
 

@@ -82,7 +82,9 @@ class Sweep(Tabular):
         found.out = out
         return found
 
-    def run(self, client: Any = None, *, workers: int = 2, retries: int = 1, threads: int = 1, show: Any = None) -> Sweep:
+    def run(
+        self, client: Any = None, *, workers: int = 2, retries: int = 1, threads: int = 1, show: Any = None
+    ) -> Sweep:
         """Run all points that are not finished, and write the table and the report.
 
         Args:

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
+import subprocess
+import sys
+import tempfile
+import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -11,13 +16,14 @@ from mesascope.errors import ArgumentError, MesascopeError, one_line, require_ch
 from mesascope.sweeps.crew import THREADS
 
 QUEUES = {"slurm": "SLURMCluster", "pbs": "PBSCluster", "lsf": "LSFCluster"}
-# A point stays on its worker while that lives. Each death of a worker is reported, so that we count them.
+# A task stays on its worker while that lives, and each death of a worker is reported, so that a crew counts them.
 _SETTINGS = {
     "distributed.scheduler.allowed-failures": 0,
     "distributed.scheduler.worker-saturation": 1.0,
     "distributed.worker.profile.enabled": False,
-    "distributed.worker.preload": ["mesascope.sweeps.crew"],
 }
+# Seconds between two looks for dead workers, and until the first worker must be there.
+_EVERY, _FIRST = 0.1, 120.0
 
 
 @contextlib.contextmanager
@@ -44,15 +50,16 @@ def connected(
     import dask
 
     logging.getLogger("distributed").setLevel(logging.CRITICAL)  # dead workers are replaced and counted here
-    environment = dict.fromkeys(THREADS, threads) | {"DASK_LOGGING__DISTRIBUTED": "critical"}
-    with dask.config.set({**_SETTINGS, "distributed.nanny.pre-spawn-environ": environment}):
+    with dask.config.set(_SETTINGS):
         if scheduler:
             with _client(distributed, scheduler) as client:
                 yield client
-            return
-        make = _local if not queue else lambda *own: queue_cluster(queue, *own, options)
-        with make(workers, threads) as cluster, distributed.Client(cluster) as client:
-            yield client
+        elif queue:
+            with queue_cluster(queue, workers, threads, options) as cluster, distributed.Client(cluster) as client:
+                yield client
+        else:
+            with _local(distributed, workers, threads) as client:
+                yield client
 
 
 def queue_cluster(queue: str, workers: int, threads: int = 1, options: Sequence[str] = ()) -> Any:
@@ -81,10 +88,65 @@ def queue_cluster(queue: str, workers: int, threads: int = 1, options: Sequence[
     return cluster
 
 
-def _local(workers: int, threads: int) -> Any:
-    from distributed import LocalCluster
+@contextlib.contextmanager
+def _local(distributed: Any, workers: int, threads: int) -> Iterator[Any]:
+    """Client of a scheduler in this process, and of worker processes that are replaced when they die."""
+    with (
+        distributed.LocalCluster(n_workers=0, dashboard_address=None) as cluster,
+        distributed.Client(cluster) as client,
+        _Processes(cluster.scheduler_address, workers, threads) as processes,
+    ):
+        try:
+            client.wait_for_workers(1, timeout=_FIRST)
+        except TimeoutError:
+            raise MesascopeError(
+                f"a worker must start within {_FIRST:.0f} seconds, but none has ({processes.said()}): try again."
+            ) from None
+        yield client
 
-    return LocalCluster(n_workers=workers, threads_per_worker=1, memory_limit=None, dashboard_address=None)
+
+class _Processes:
+    """Worker processes of this machine, which end with this process."""
+
+    def __init__(self, address: str, workers: int, threads: int) -> None:
+        self._command = [
+            *(sys.executable, "-m", "distributed.cli.dask_worker", address, "--nthreads", "1", "--no-nanny"),
+            *("--no-dashboard", "--memory-limit", "0", "--preload", "mesascope.sweeps.crew"),
+        ]
+        own = {"DASK_LOGGING__DISTRIBUTED": "critical", "DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED": "False"}
+        self._environment = {**os.environ, **dict.fromkeys(THREADS, str(threads)), **own}
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115
+        self._processes = [self._started() for _ in range(workers)]
+        self._over = threading.Event()
+        self._keeper = threading.Thread(target=self._keep, daemon=True)
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            self._command, env=self._environment, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=self._errors
+        )
+
+    def _keep(self) -> None:
+        while not self._over.wait(_EVERY):
+            for index, process in enumerate(self._processes):
+                if process.poll() is not None:
+                    self._processes[index] = self._started()
+
+    def said(self) -> str:
+        """The last line that a worker wrote to standard error."""
+        self._errors.seek(0)
+        return one_line((self._errors.read().decode(errors="replace").strip().splitlines() or ["it said nothing"])[-1])
+
+    def __enter__(self) -> _Processes:
+        self._keeper.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._over.set()
+        self._keeper.join()
+        for process in self._processes:
+            process.kill()
+            process.communicate()
+        self._errors.close()
 
 
 def _client(distributed: Any, scheduler: str) -> Any:
@@ -95,4 +157,3 @@ def _client(distributed: Any, scheduler: str) -> Any:
             f"scheduler must be the address of a dask scheduler, but {scheduler} does not answer "
             f"({type(error).__name__}): start one by dask scheduler, and pass the tcp:// address that it prints."
         ) from None
-
