@@ -81,8 +81,8 @@ def _require_resume_alone(arguments: Sequence[str]) -> None:
     others = given - {"--resume", "--help", *flags_beside_resume(arguments)}
     if "--resume" in given and others:
         raise ArgumentError(
-            f"--resume must stand alone, as all settings are read from the run, but is given with {', '.join(sorted(others))}: leave the "
-            "other flags out."
+            "--resume must stand alone, as all settings are read from the run, but is given with "
+            f"{', '.join(sorted(others))}: leave the other flags out."
         )
 
 

@@ -9,11 +9,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import tyro
 
-from mesascope.errors import ArgumentError, require_count
+from mesascope.errors import ArgumentError, MesascopeError, require_count
 from mesascope.progress import duration
 from mesascope.text import counted, printable
 
@@ -70,10 +70,14 @@ class RunSweep:
         except (KeyboardInterrupt, Exception) as stop:
             stop.add_note(shlex.join(["mesascope", "sweep", "--resume", str(sweep.out)]))
             raise
-        if self.format == "table":
-            return _print_table(sweep)
         table = sweep.table()
-        return print(to_json(sweep, table) if self.format == "json" else to_csv(table), end="")
+        if self.format == "table":
+            _print_table(sweep, table)
+        else:
+            print(to_json(sweep, table) if self.format == "json" else to_csv(table), end="")
+        if sweep.failed:
+            raise MesascopeError(_failures(sweep))
+        return None
 
     def _sweep(self) -> Any:
         from mesascope.sweeps import Sweep
@@ -142,12 +146,21 @@ def _print_plan(sweep: Any, workers: int) -> None:
     )
 
 
-def _print_table(sweep: Any) -> None:
-    from mesascope.sweeps.gathering import failures, shown_table
+def _failures(sweep: Any) -> str:
+    from mesascope.sweeps.gathering import failures
 
-    print(printable(repr(shown_table(sweep.table()))))
     for label, sentence in failures(sweep):
-        print(f"mesascope: failed: {label}: {sentence}", file=sys.stderr)
+        print(f"failed: {label}: {sentence}", file=sys.stderr)
+    return (
+        f"all {len(sweep.points)} points must finish, but {len(sweep.failed)} failed: correct them, and repeat the "
+        "command, which tries them again."
+    )
+
+
+def _print_table(sweep: Any, table: Any) -> None:
+    from mesascope.sweeps.gathering import shown_table
+
+    print(printable(repr(shown_table(table))))
     done = len(sweep.finished())
     print(f"{done} of {counted(len(sweep.points), 'point')} finished\nreport: {(sweep.out / 'report.html').resolve()}")
 

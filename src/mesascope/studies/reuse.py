@@ -78,9 +78,10 @@ def logged_steps(training: Training, done: int) -> set[int]:
 
 
 def _finished_there(run: Run, other: Run, checkpoints: TrainingCheckpoints, steps: int) -> TrainingCheckpoints | None:
-    """A start is recorded by its name alone: it must have left the same weights in both runs, if it trained in both."""
+    """A start is recorded by its name alone: it must have left the same weights in both runs, but for parts of one."""
     folder, start = other.path / "checkpoints", checkpoints.config.get("start")
-    if start and other.path.parent.name != PARTS and weights_hash(run.path / "checkpoints", start) != weights_hash(folder, start):
+    apart = other.path.parent.name != PARTS
+    if start and apart and weights_hash(run.path / "checkpoints", start) != weights_hash(folder, start):
         return None
     return checkpoints.finished_like(folder, steps)
 

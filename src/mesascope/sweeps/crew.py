@@ -82,7 +82,7 @@ class Crew:
         """Do all tasks on the client's workers.
 
         Raises:
-            KeyboardInterrupt: Ctrl-C, once the running tasks have reached a checkpoint; a second one interrupts at once.
+            KeyboardInterrupt: Ctrl-C, once the running tasks have reached a checkpoint; a second one ends them at once.
         """
         client.subscribe_topic(self.topic, self._hear)
         try:

@@ -36,27 +36,30 @@ def train_side_by_side(study: Study, settings: Any, run: Run, workers: int) -> N
         RunDirectoryError: a training failed.
         KeyboardInterrupt: Ctrl-C, once all trainings have reached a checkpoint.
     """
-    parts = run.path / PARTS
     with run.lock():
         run.move_study(study.defined_in)
-        before: list[str] = []
-        while not run.is_complete and (names := _open(study, settings, run)) and names != before:
-            if len(names) == 1 and not before:
-                return
-            tell(f"training side by side: {', '.join(names)}")
-            with connected(min(workers, len(names))) as client:
-                tasks = {
-                    f"{index}": Task(
-                        f"training {name}", {"run": str(run.path.resolve()), "name": name}, parts / name,
-                        parts / "logs" / f"{name}.txt",
-                    )
-                    for index, name in enumerate(names)
-                }  # fmt: skip
-                crew = Crew(train_part, tasks, show=_Told(tasks))
-                crew.work_on(client)
-            for key, sentence in crew.failed.items():
-                raise RunDirectoryError(f"{tasks[key].label} must finish, but failed: {sentence}")
-            before = names
+        names = [] if run.is_complete else _open(study, settings, run)
+        if not names:
+            return
+        with connected(workers) as client:
+            before: list[str] = []
+            while names and names != before:
+                tell(f"training side by side: {', '.join(names)}")
+                _train(run, names, client)
+                before, names = names, _open(study, settings, run)
+
+
+def _train(run: Run, names: Sequence[str], client: Any) -> None:
+    parts = run.path.resolve() / PARTS
+    tasks = {
+        f"{index}": Task(f"training {name}", {"run": str(parts.parent), "name": name}, parts / name,
+                         parts / "logs" / f"{name}.txt")
+        for index, name in enumerate(names)
+    }  # fmt: skip
+    crew = Crew(train_part, tasks, show=_Told(tasks))
+    crew.work_on(client)
+    for key, sentence in crew.failed.items():
+        raise RunDirectoryError(f"{tasks[key].label} must finish, but failed: {sentence}")
 
 
 def train_part(record: Mapping[str, Any]) -> None:

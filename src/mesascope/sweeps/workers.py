@@ -47,10 +47,10 @@ def connected(
     require_count("threads", threads)
     if scheduler and queue:
         raise ArgumentError(f"queue must be left out beside a scheduler, but is {queue!r}: pass one of them.")
-    import dask
+    from dask import config  # after the check that it is installed
 
     logging.getLogger("distributed").setLevel(logging.CRITICAL)  # dead workers are replaced and counted here
-    with dask.config.set(_SETTINGS):
+    with config.set(_SETTINGS):
         if scheduler:
             with _client(distributed, scheduler) as client:
                 yield client
@@ -78,7 +78,8 @@ def queue_cluster(queue: str, workers: int, threads: int = 1, options: Sequence[
     exports = [f"export {name}={threads}" for name in THREADS]
     try:
         counts = {name: int(given.pop(name)) for name in ("cores", "processes")}
-        cluster = getattr(jobqueue, QUEUES[queue])(**counts, job_script_prologue=exports, **given)
+        usual = {"job_script_prologue": exports, "scheduler_options": {"dashboard_address": ":0"}}
+        cluster = getattr(jobqueue, QUEUES[queue])(**counts, **usual, **given)
     except (TypeError, ValueError) as error:
         raise ArgumentError(
             f"--queue-option must be arguments of dask-jobqueue's {QUEUES[queue]}, but are {' '.join(options)} "
@@ -92,7 +93,7 @@ def queue_cluster(queue: str, workers: int, threads: int = 1, options: Sequence[
 def _local(distributed: Any, workers: int, threads: int) -> Iterator[Any]:
     """Client of a scheduler in this process, and of worker processes that are replaced when they die."""
     with (
-        distributed.LocalCluster(n_workers=0, dashboard_address=None) as cluster,
+        distributed.LocalCluster(n_workers=0, dashboard_address=":0") as cluster,
         distributed.Client(cluster) as client,
         _Processes(cluster.scheduler_address, workers, threads) as processes,
     ):
@@ -129,6 +130,7 @@ class _Processes:
         while not self._over.wait(_EVERY):
             for index, process in enumerate(self._processes):
                 if process.poll() is not None:
+                    process.communicate()  # closes its pipe
                     self._processes[index] = self._started()
 
     def said(self) -> str:
