@@ -1,6 +1,6 @@
 """Kill sweeps at random moments until 200 processes or groups of processes are dead; see docs/torture-sweep.md.
 
-``python tests/torture_sweep.py [KILLS]``; the suite kills a few (`test_sweeps`), as 200 kills take half an hour or more.
+``python tests/torture_sweep.py [KILLS]``; the suite kills three (`test_sweeps`), as 200 take half an hour.
 """
 
 from __future__ import annotations
@@ -143,8 +143,8 @@ Written by `make torture` (`python tests/torture_sweep.py {wanted}`):
 
 {total} times, SIGKILL at a random moment ended a worker of a sweep, the command that had started it (the driver), or
 the whole process group of both, as when a machine is lost. A dead driver was started again by `--resume`. Each sweep
-has two workers. *Function* calls a function for 4 seeds at each of 6 settings; *study* runs the study of `tests/tiny_study.py`
-at 2 settings, with a checkpoint every second step.
+has two workers. *Function* calls a function for 4 seeds at each of 6 settings; *study* runs the study of
+`tests/tiny_study.py` at 2 settings, with a checkpoint every second step.
 
 | task | worker killed | driver killed | group killed | sweeps finished |
 |---|---|---|---|---|

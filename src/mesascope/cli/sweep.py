@@ -134,7 +134,8 @@ def _print_plan(sweep: Any, workers: int) -> None:
     plan = sweep.plan()
     left = plan["runs"] - plan["finished"]
     print(
-        f"{counted(plan['runs'], 'run')}: {plan['finished']} finished, {plan['begun']} begun, {left - plan['begun']} new"
+        f"{counted(plan['runs'], 'run')}: {plan['finished']} finished, {plan['begun']} begun, "
+        f"{left - plan['begun']} new"
     )
     if plan["seconds_left"] is None:
         print("estimated hours: unknown until a run has finished")

@@ -181,7 +181,7 @@ class Crew:
         """Let running tasks reach a checkpoint, and begin no others."""
         self.stopping = True
         print("mesascope: running points stop at their next checkpoint; Ctrl-C ends them now.", file=sys.stderr)
-        client.run(_ask_to_stop, self.topic, wait=False, on_error="ignore")
+        client.run(_ask_to_stop, self.topic, on_error="ignore")
         client.cancel([future for future, key in self._futures.items() if key not in self.running], force=True)
 
 

@@ -10,7 +10,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mesascope.errors import ArgumentError, ArgumentTypeError, require_choice, require_count, require_instance, shown
+from mesascope.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    RunDirectoryError,
+    require_choice,
+    require_count,
+    require_instance,
+    shown,
+)
 from mesascope.evidence.tables import Table, Tabular
 from mesascope.records import from_record, to_record
 from mesascope.runs import Run
@@ -75,6 +83,12 @@ class Sweep(Tabular):
         """The sweep that was last started in a folder."""
         out = as_path("the folder of a sweep", out)
         own = read_json(out / SWEEP)
+        code = Path(own["place"]), Path(own["task"].rpartition(":")[0])
+        if any(out.resolve() in (path.resolve(), *path.resolve().parents) for path in code if path.is_absolute()):
+            raise RunDirectoryError(  # reading a sweep must not execute code inside its folder
+                f"{out / SWEEP} must name a task outside the folder of the sweep, but names {own['task']} in "
+                f"{own['place']}: move the task, and start the sweep again."
+            )
         with contextlib.chdir(own["place"] if os.path.isdir(own["place"]) else os.getcwd()):
             found = cls(
                 own["task"], own["settings"], seeds=own["seeds"], preset=own["preset"] or "quick", device=own["device"]
