@@ -71,7 +71,7 @@ class Crew:
 
     def __post_init__(self) -> None:
         self.topic = f"mesascope-{uuid.uuid4().hex}"
-        self._answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._heard: queue.SimpleQueue[Any] = queue.SimpleQueue()  # futures that are done, and keys that have begun
         self._futures: dict[Any, str] = {}
         self._later: list[tuple[float, str]] = []
         self._tries = dict.fromkeys(self.tasks, 0)
@@ -84,7 +84,7 @@ class Crew:
         Raises:
             KeyboardInterrupt: Ctrl-C, once the running tasks have reached a checkpoint; a second one ends them at once.
         """
-        client.subscribe_topic(self.topic, self._hear)
+        client.subscribe_topic(self.topic, lambda event: self._heard.put(event[1]))  # in another thread
         try:
             for key in self.tasks:
                 self._submit(client, key)
@@ -101,11 +101,6 @@ class Crew:
             client.unsubscribe_topic(self.topic)
             self.show(self)
 
-    def _hear(self, event: tuple[float, Any]) -> None:
-        """A worker has begun a task."""
-        self.waiting.discard(event[1])
-        self.running.add(event[1])
-
     def _submit(self, client: Any, key: str) -> None:
         task = self.tasks[key]
         self._before[key] = _files(task.folder)
@@ -115,17 +110,17 @@ class Crew:
             key=f"{key}-{uuid.uuid4().hex}", pure=False,
         )  # fmt: skip
         self._futures[future] = key
-        future.add_done_callback(self._answers.put)
+        future.add_done_callback(self._heard.put)
 
     def _step(self, client: Any) -> None:
-        """Handle the next answer, if one comes within half a second."""
+        """Handle what is heard next, if anything is within half a second."""
         for due, key in list(self._later):
             if time.monotonic() >= due or self.stopping:
                 self._later.remove((due, key))
                 if not self.stopping:
                     self._submit(client, key)
         try:
-            future = self._answers.get(timeout=_EVERY)
+            heard = self._heard.get(timeout=_EVERY)
         except queue.Empty:
             if client.status not in ("running", "connecting"):
                 raise MesascopeError(
@@ -133,12 +128,14 @@ class Crew:
                     "repeat the command, which goes on from what is done."
                 ) from None
             return self.show(self)
-        key = self._futures.pop(future, None)
-        if key is not None:
-            self._handle(client, key, future)
+        if isinstance(heard, str):
+            self.waiting.discard(heard)
+            self.running.add(heard)
+        elif heard in self._futures:
+            self._handle(self._futures.pop(heard), heard)
         return self.show(self)
 
-    def _handle(self, client: Any, key: str, future: Any) -> None:
+    def _handle(self, key: str, future: Any) -> None:
         begun = key in self.running
         self.waiting.discard(key)
         self.running.discard(key)
