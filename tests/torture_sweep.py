@@ -78,7 +78,7 @@ class Torture:
 
     def _session(self, out: Path, wanted: Counter[str]) -> bool:
         """Start or resume a sweep and kill; True if it finished."""
-        process = self.started(out)
+        process, start, alone = self.started(out), time.monotonic(), True
         while wanted:
             kind = self.chance.choice(sorted(wanted))
             pause = self.chance.uniform(0, self.lasts if kind != "worker" else self.lasts / 2)
@@ -88,6 +88,7 @@ class Torture:
             except subprocess.TimeoutExpired:
                 if not kill(process.pid, kind, self.chance):
                     continue
+            alone = False
             self.kills[kind] += 1
             wanted[kind] -= 1
             wanted += Counter()  # drops those that are 0
@@ -96,6 +97,8 @@ class Torture:
                 return False
         _, err = process.communicate(timeout=600)
         assert process.returncode == 0, err
+        if alone:  # it outran the kill
+            self.lasts = min(self.lasts, time.monotonic() - start)
         return True
 
 

@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +59,8 @@ class Sweep(Tabular):
         out: str | Path | None = None,
         device: str = "cpu",
     ) -> None:
-        found = load_task(task, os.getcwd())
+        self.place = os.getcwd()
+        found = load_task(task, self.place)
         self.is_study = not callable(found)
         if ".py" in task:
             path, colon, name = task.rpartition(":")
@@ -125,7 +126,7 @@ class Sweep(Tabular):
             crew.done += [point.key for point in done]
             try:
                 if tasks:
-                    with _given(client) if client is not None else connected(workers, threads=threads) as own:
+                    with contextlib.nullcontext(client) if client else connected(workers, threads=threads) as own:
                         crew.work_on(own)
             finally:
                 self.failed = dict(crew.failed)
@@ -169,21 +170,21 @@ class Sweep(Tabular):
     def _point(self, task: Any, changes: dict[str, Any], block: tuple[int, int] | None) -> Point:
         if not self.is_study:
             seed, seeds = block or (0, 1)
-            return Point(self.task, os.getcwd(), "", changes, changes, seed, seeds, self.device)
+            return Point(self.task, self.place, "", changes, changes, seed, seeds, self.device)
         require_choice("preset", self.preset, task.presets)
         usual = task.presets[self.preset]
         seed, seeds = block or (0, usual.seeds)
         record = to_record(usual)
         for name, value in {**changes, "seeds": seeds}.items():
-            _put(record, name, value, "" if name == "seeds" else name)
+            _put(record, name, value)
         settings = to_record(from_record(record, type(usual)))
         changes = {name: _got(settings, name) for name in changes}
-        return Point(self.task, os.getcwd(), self.preset, changes, settings, seed, seeds, self.device)
+        return Point(self.task, self.place, self.preset, changes, settings, seed, seeds, self.device)
 
     def _save(self) -> None:
         blocks = ",".join(f"{seed}:{seed + seeds}" for seed, seeds in self.blocks)
         own = {
-            "schema": 2, "task": self.task, "place": os.getcwd(), "preset": self.preset, "settings": self.axes,
+            "schema": 2, "task": self.task, "place": self.place, "preset": self.preset, "settings": self.axes,
             "seeds": blocks, "device": self.device,
         }  # fmt: skip
         write_json(self.out / SWEEP, own)
@@ -192,13 +193,11 @@ class Sweep(Tabular):
         return f"Sweep of {self.name} in {self.out}: {len(self.points)} points"
 
 
-@contextlib.contextmanager
-def _given(client: Any) -> Iterator[Any]:
-    yield client
-
-
 def _is_finished(folder: Path) -> bool:
-    return (folder / "config.json").exists() and Run.open(folder).is_complete
+    """True for a finished run; a damaged one runs again, and fails with the sentence that names its file."""
+    with contextlib.suppress(RunDirectoryError):
+        return (folder / "config.json").exists() and Run.open(folder).is_complete
+    return False
 
 
 def _checked(settings: Any) -> Mapping[str, Sequence[Any]]:
@@ -234,7 +233,7 @@ def _blocks(seeds: str) -> list[tuple[int, int]]:
     return found
 
 
-def _put(record: dict[str, Any], name: str, value: Any, shown_as: str) -> None:
+def _put(record: dict[str, Any], name: str, value: Any) -> None:
     """Set a field of a record by its dotted name."""
     *groups, last = name.split(".")
     for index, group in enumerate([*groups, last]):
