@@ -65,7 +65,7 @@ def main() -> None:
             "points": POINTS, "workers": WORKERS, "seconds": round(took, 1), "ideal": round(ideal / WORKERS, 1),
             "over_ideal": round(took / (ideal / WORKERS) - 1, 3), "sum_of_points_on_two": round(own, 1),
             "seconds_on_one": alone and round(alone, 1),
-            "load_of_other_processes": round(load, 1), "cores": os.cpu_count(),
+            "load_of_other_processes": round(load, 1), "cores": os.cpu_count(), "niceness": os.nice(0),
         }  # fmt: skip
         print(kind, found[kind], flush=True)
         results.write_text(json.dumps(found, indent=2) + "\n")

@@ -25,8 +25,8 @@ ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "torture-sweep.md"
 FUNCTION = [f"{Path(__file__).resolve()}:slow_error", "--set", "size=1,2,3", "--set", "noise=0,0.5", "--seeds", "0:4"]
 STUDY = [
-    f"{Path(__file__).resolve().with_name('tiny_study.py')}:STUDY", "--seeds", "0:2", "--set", "tasks=2000,3000",
-    "--set", "training.steps=30", "--set", "training.checkpoint-every=2",
+    f"{Path(__file__).resolve().with_name('tiny_study.py')}:STUDY", "--seeds", "0:2", "--set", "tasks=200,300",
+    "--set", "training.steps=20", "--set", "training.checkpoint-every=2",
 ]  # fmt: skip
 # A worker alone, the command that started the sweep, and both as a machine that is lost.
 KINDS = ("worker", "driver", "machine")

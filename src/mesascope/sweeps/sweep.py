@@ -67,7 +67,7 @@ class Sweep(Tabular):
             task = f"{Path(path).expanduser().resolve()}{colon}{name}"
         self.task, self.preset, self.device = task, preset if self.is_study else "", device
         self.name: str = getattr(found, "name", None) or task.rpartition(":")[2]
-        self.axes = {name.replace("-", "_"): list(values) for name, values in _checked(settings or {}).items()}
+        self.axes = {name.replace("-", "_"): to_record(values) for name, values in _checked(settings or {}).items()}
         self.out = as_path("out", Path("runs") / f"sweep-{self.name}" if out is None else out)
         self.blocks = _blocks(seeds) if seeds else []
         self.failed: dict[str, str] = {}  # sentences of the points that failed in this session, by key
