@@ -73,7 +73,8 @@ class Crew:
         self.topic = f"mesascope-{uuid.uuid4().hex}"
         self._heard: queue.SimpleQueue[Any] = queue.SimpleQueue()  # futures that are done, and keys that have begun
         self._futures: dict[Any, str] = {}
-        self._later: list[tuple[float, str]] = []
+        self._queue = [(0.0, key) for key in self.tasks]  # with the time before which each must not begin
+        self.waiting |= {*self.tasks}
         self._tries = dict.fromkeys(self.tasks, 0)
         self._unbegun = dict.fromkeys(self.tasks, 0)
         self._before: dict[str, Any] = {}
@@ -86,10 +87,9 @@ class Crew:
         """
         client.subscribe_topic(self.topic, lambda event: self._heard.put(event[1]))  # in another thread
         try:
-            for key in self.tasks:
-                self._submit(client, key)
-            while self._futures or self._later:
+            while self._futures or self._queue:
                 try:
+                    self._feed(client)
                     self._step(client)
                 except KeyboardInterrupt:
                     if self.stopping:
@@ -101,10 +101,18 @@ class Crew:
             client.unsubscribe_topic(self.topic)
             self.show(self)
 
+    def _feed(self, client: Any) -> None:
+        """Submit as many tasks as there are threads; dask would assign all others to workers that are busy."""
+        room = max(sum(client.nthreads().values()), 1) - len(self._futures)
+        for due, key in self._queue[:]:
+            if room > 0 and time.monotonic() >= due:
+                self._queue.remove((due, key))
+                self._submit(client, key)
+                room -= 1
+
     def _submit(self, client: Any, key: str) -> None:
         task = self.tasks[key]
         self._before[key] = _files(task.folder)
-        self.waiting.add(key)
         future = client.submit(
             attempt, self.work, key, task.record, str(task.log), self.topic, self.threads,
             key=f"{key}-{uuid.uuid4().hex}", pure=False,
@@ -114,11 +122,6 @@ class Crew:
 
     def _step(self, client: Any) -> None:
         """Handle what is heard next, if anything is within half a second."""
-        for due, key in list(self._later):
-            if time.monotonic() >= due or self.stopping:
-                self._later.remove((due, key))
-                if not self.stopping:
-                    self._submit(client, key)
         try:
             heard = self._heard.get(timeout=_EVERY)
         except queue.Empty:
@@ -143,15 +146,18 @@ class Crew:
         if outcome == "done":
             self.done.append(key)
         elif outcome in ("again", "busy"):
-            self.waiting.add(key)
-            self._later.append((time.monotonic() + (_LATER if outcome == "busy" else 0.0), key))
+            self._again(key, _LATER if outcome == "busy" else 0.0)
         elif outcome == "failed":
             self._tries[key] += 1
             if self._tries[key] <= self.retries:
-                self.waiting.add(key)
-                self._later.append((time.monotonic(), key))
+                self._again(key)
             else:
                 self.failed[key] = sentence
+
+    def _again(self, key: str, seconds: float = 0.0) -> None:
+        if not self.stopping:
+            self.waiting.add(key)
+            self._queue.append((time.monotonic() + seconds, key))
 
     def _outcome(self, key: str, future: Any, begun: bool) -> tuple[str, str]:
         """Outcome of an attempt: done, failed (with a sentence), again, busy or stopped."""
@@ -177,9 +183,9 @@ class Crew:
     def _stop(self, client: Any) -> None:
         """Let running tasks reach a checkpoint, and begin no others."""
         self.stopping = True
+        self._queue.clear()
         print("mesascope: running points stop at their next checkpoint; Ctrl-C ends them now.", file=sys.stderr)
         client.run(_ask_to_stop, self.topic, on_error="ignore")
-        client.cancel([future for future, key in self._futures.items() if key not in self.running], force=True)
 
 
 def attempt(

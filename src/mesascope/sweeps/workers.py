@@ -16,10 +16,9 @@ from mesascope.errors import ArgumentError, MesascopeError, one_line, require_ch
 from mesascope.sweeps.crew import THREADS
 
 QUEUES = {"slurm": "SLURMCluster", "pbs": "PBSCluster", "lsf": "LSFCluster"}
-# A task stays on its worker while that lives, and each death of a worker is reported, so that a crew counts them.
+# Each death of a worker is reported, so that a crew counts them.
 _SETTINGS = {
     "distributed.scheduler.allowed-failures": 0,
-    "distributed.scheduler.worker-saturation": 1.0,
     "distributed.worker.profile.enabled": False,
 }
 # Seconds between two looks for dead workers, and until the first worker must be there.
