@@ -25,8 +25,8 @@ LEAST_COLUMNS = 40
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit status.
 
-    It is 0 on success, 1 for changes that ``verify`` finds, bugs that ``mutate`` finds unnoticed, or a closed pipe, 2 on
-    error, and 130 if interrupted.
+    It is 0 on success, 1 for changes that ``verify`` finds, bugs that ``mutate`` finds unnoticed, or a closed pipe, 2
+    on error, and 130 if interrupted.
     """
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     if sys.stderr is None:  # closed: take its file descriptor, so that no other file does
