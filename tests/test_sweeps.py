@@ -154,12 +154,13 @@ def test_a_point_that_fails_is_tried_again_and_then_listed(functions, client):
     assert "must return finite numbers by name" in next(iter(sweep.failed.values()))
 
 
-def test_a_worker_that_dies_is_replaced_and_a_point_that_kills_workers_is_listed(functions, tmp_path):
+def test_a_worker_that_dies_is_replaced_and_a_point_that_kills_workers_is_listed(functions, tmp_path, monkeypatch):
+    monkeypatch.setattr("mesascope.sweeps.crew._DEATHS", 2)
     once = {"size": [2], "dies": [str(tmp_path / "died")], "wait": [0.01]}
     with connected(1) as own:
         assert not Sweep(functions, once, out="once").run(own, retries=0).failed
         sweep = Sweep(functions, {"size": [2], "always": [1]}, out="always").run(own, retries=1)
-    assert "worker died without any progress" in next(iter(sweep.failed.values()))
+    assert "2 workers in a row died without any" in next(iter(sweep.failed.values()))
 
 
 def test_kills_of_worker_driver_and_machine_lose_nothing(tmp_path):

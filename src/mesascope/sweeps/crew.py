@@ -22,8 +22,8 @@ from mesascope.runs.locks import BusyError
 
 # Seconds between two looks at the workers, and until a task is tried again that another process is at.
 _EVERY, _LATER = 0.5, 1.0
-# Deaths of workers before a task begins that do not count as failures of the task.
-_BEFORE = 10
+# Deaths of workers in a row without any progress of their task, after which the task has failed.
+_DEATHS = 10
 # Environment variables for the number of threads of torch and numpy.
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 # Sweeps that this process, a worker, was asked to stop.
@@ -76,7 +76,7 @@ class Crew:
         self._queue = [(0.0, key) for key in self.tasks]  # with the time before which each must not begin
         self.waiting |= {*self.tasks}
         self._tries = dict.fromkeys(self.tasks, 0)
-        self._unbegun = dict.fromkeys(self.tasks, 0)
+        self._deaths = dict.fromkeys(self.tasks, 0)
         self._before: dict[str, Any] = {}
 
     def work_on(self, client: Any) -> None:
@@ -139,14 +139,15 @@ class Crew:
         return self.show(self)
 
     def _handle(self, key: str, future: Any) -> None:
-        begun = key in self.running
         self.waiting.discard(key)
         self.running.discard(key)
-        outcome, sentence = self._outcome(key, future, begun)
+        outcome, sentence = self._outcome(key, future)
         if outcome == "done":
             self.done.append(key)
         elif outcome in ("again", "busy"):
             self._again(key, _LATER if outcome == "busy" else 0.0)
+        elif outcome == "dead":
+            self.failed[key] = sentence
         elif outcome == "failed":
             self._tries[key] += 1
             if self._tries[key] <= self.retries:
@@ -159,8 +160,8 @@ class Crew:
             self.waiting.add(key)
             self._queue.append((time.monotonic() + seconds, key))
 
-    def _outcome(self, key: str, future: Any, begun: bool) -> tuple[str, str]:
-        """Outcome of an attempt: done, failed (with a sentence), again, busy or stopped."""
+    def _outcome(self, key: str, future: Any) -> tuple[str, str]:
+        """Outcome of an attempt: done, failed or dead (with a sentence), again, busy or stopped."""
         from distributed import KilledWorker
 
         if future.status == "finished":
@@ -170,14 +171,13 @@ class Crew:
         error = future.exception()
         if not isinstance(error, KilledWorker):
             return "failed", _sentence(error)
-        if not begun:
-            self._unbegun[key] += 1
         task = self.tasks[key]
-        if _files(task.folder) != self._before[key] or (not begun and self._unbegun[key] <= _BEFORE):
+        self._deaths[key] = 0 if _files(task.folder) != self._before[key] else self._deaths[key] + 1
+        if self._deaths[key] < _DEATHS:
             return "again", ""
-        return "failed", (
-            f"{task.label} must keep its worker alive, but the worker died without any progress (out of memory?): give "
-            f"it more memory, or read {task.log}."
+        return "dead", (
+            f"{task.label} must make progress, but {_DEATHS} workers in a row died without any (out of memory?): give "
+            f"them more memory, or read {task.log}."
         )
 
     def _stop(self, client: Any) -> None:

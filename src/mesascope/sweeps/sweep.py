@@ -105,7 +105,7 @@ class Sweep(Tabular):
         Args:
             client: a ``dask.distributed.Client``; ``workers`` processes of this machine if None.
             retries: number of times that a failed point is tried again. A worker that dies is replaced; its point
-                continues, and counts as failed only if it made no progress.
+                continues, and has failed when ten workers in a row died without any progress of it.
             threads: number of torch threads of each worker.
             show: called with the progress, a `Crew`; None prints nothing.
 
