@@ -1,8 +1,8 @@
 """Time of a sweep of 40 points on two workers beside the ideal: half of the points' times on one worker.
 
 ``python benchmarks/sweeps.py [KIND ...]`` writes ``benchmarks/results/sweeps.json``. Points of *waiting* sleep for
-fifteen seconds, so that only the time around them counts, whatever else the machine does; points of *computing* multiply
-matrices in one thread for a second or more, and need two free cores. *study* has 40 points of the study in
+fifteen seconds, so that only the time around them counts, whatever else the machine does; points of *computing*
+multiply matrices in one thread for a second or more, and need two free cores. *study* has 40 points of the study in
 tests/tiny_study.py with longer trainings. The start of the workers and of the sweep counts.
 """
 

@@ -30,7 +30,7 @@ class RunSweep:
     task: tyro.conf.Positional[str] = ""
     """Name of a study, FILE.py:NAME of a study or function(settings, seed), or module:function."""
     set: Repeated = ()
-    """Setting to vary, with its values: --set n-context=5,10,20. Can be repeated; all combinations are run."""
+    """Setting to vary, with its values: --set x-scale=0.5,1,2. Can be repeated; all combinations are run."""
     seeds: str = ""
     """Blocks of seeds: 0:20, or 0:10,10:20. A study trains a network for each seed of a block, in one run."""
     preset: str = "quick"
@@ -116,7 +116,7 @@ def _setting(text: str) -> tuple[str, list[Any]]:
     """
     name, equals, values = text.partition("=")
     if not equals or not values:
-        raise ArgumentError(f"--set must be name=value,value, but is {text!r}: pass --set n-context=5,10, say.")
+        raise ArgumentError(f"--set must be name=value,value, but is {text!r}: pass --set x-scale=0.5,1, say.")
     try:
         return name, json.loads(f"[{values}]")
     except ValueError:
