@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import random
@@ -110,7 +111,10 @@ def kill(driver: int, kind: str, chance: random.Random) -> bool:
     if kind == "driver":
         os.kill(driver, signal.SIGKILL)
         return True
-    workers = [child for child in psutil.Process(driver).children() if "dask_worker" in " ".join(child.cmdline())]
+    workers = []
+    for child in psutil.Process(driver).children():
+        with contextlib.suppress(psutil.Error):  # it has just ended
+            workers += [child] if "dask_worker" in " ".join(child.cmdline()) else []
     if workers:
         chance.choice(workers).kill()
     return bool(workers)
