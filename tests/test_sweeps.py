@@ -129,6 +129,19 @@ def test_finished_points_are_skipped_and_new_ones_added(functions, client, capsy
         assert [row["size"] for row in csv.DictReader(file)] == ["1", "1", "2", "2"]
 
 
+@pytest.mark.parametrize("lost", [["finished.json", "report.html"], ["report.html"]])
+def test_a_point_that_was_killed_while_it_was_reported_is_reported_again(functions, client, lost):
+    sweep = in_this_process(Sweep(functions, {"size": [1]}, seeds="0:2", out="whole"))
+    folder = sweep.out / sweep.points[0].key
+    whole = tiny_study.contents(folder)
+    for name in lost:
+        (folder / name).unlink()
+    assert sweep.plan()["finished"] == 0
+    sweep.run(client)
+    assert tiny_study.contents(folder) == whole
+    assert (folder / "report.html").exists()
+
+
 def test_the_page_shows_curves_heat_maps_and_the_table(functions, tmp_path):
     for settings, caption in (
         ({"size": [1, 2]}, "error over size; bars are intervals at 99 %."),

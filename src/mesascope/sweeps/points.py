@@ -109,7 +109,7 @@ def _callable(task: str, found: Any) -> Callable[..., Any]:
 
 
 def run_point(record: Mapping[str, Any]) -> None:
-    """Run a point in its folder, or continue it; a finished one is left as it is. A worker calls this."""
+    """Run a point in its folder, or continue it; a finished one is reported again. A worker calls this."""
     point, folder = Point(**record["point"]), Path(record["folder"])
     task = load_task(point.task, point.place)
     if callable(task):
@@ -125,8 +125,6 @@ def _run_study(point: Point, study: Study, folder: Path) -> None:
     keep_freed_memory()
     if (folder / "config.json").exists():
         _, settings, run = resume_run(folder, study)
-        if run.is_complete:
-            return
     else:
         settings = from_record(point.settings, type(study.presets[point.preset]))
         run = new_run(study, point.preset, settings, seed=point.seed, device=point.device, out=folder)
@@ -139,8 +137,6 @@ def _run_function(point: Point, function: Callable[..., Any], folder: Path) -> N
 
     run = _function_run(point, function, folder)
     with run.lock():
-        if run.is_complete:
-            return
         run.rewind_metrics("numbers", 0)  # drops an incomplete last line
         known = set(run.metrics("numbers")["seed"])
         for seed in range(point.seed, point.seed + point.seeds):
@@ -151,7 +147,8 @@ def _run_function(point: Point, function: Callable[..., Any], folder: Path) -> N
                 numbers = _numbers(point, function(dict(point.settings), seed))
                 run.add_time("numbers", time.monotonic() - start)
                 run.append_metrics([{"training": "numbers", "step": 0, "seed": seed, **numbers}])
-        run.results.save("numbers", _by_seed(run))
+        if not run.is_complete:
+            run.results.save("numbers", _by_seed(run))
         run.save_claims([])
         write_report(run)
 

@@ -194,9 +194,10 @@ class Sweep(Tabular):
 
 
 def _is_finished(folder: Path) -> bool:
-    """True for a finished run; a damaged one runs again, and fails with the sentence that names its file."""
+    """True for a run whose last files are there; a damaged one runs again, and fails with the sentence for its file."""
     with contextlib.suppress(RunDirectoryError):
-        return (folder / "config.json").exists() and Run.open(folder).is_complete
+        ends = (folder / name for name in ("config.json", "finished.json", "report.html"))
+        return all(file.exists() for file in ends) and Run.open(folder).is_complete
     return False
 
 
