@@ -31,13 +31,15 @@ mutations: .venv/installed-dev
 torture: .venv/installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python tests/torture.py
 	OMP_NUM_THREADS=1 $(BIN)/python tests/torture_mesa.py
+	OMP_NUM_THREADS=1 $(BIN)/python tests/torture_sweep.py
 
-bench: .venv/installed
+bench: .venv/installed-dev
 	$(BIN)/python benchmarks/training.py
 	$(BIN)/python benchmarks/mesa.py
 	$(BIN)/python benchmarks/sequences.py
 	$(BIN)/python benchmarks/meta.py
 	$(BIN)/python benchmarks/language.py
+	$(BIN)/python benchmarks/sweeps.py
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv

@@ -42,6 +42,7 @@ ORDER = [
     "identification",
     "study",
     "studies",
+    "sweeps",
     "testing",
     "explore",
     "cli",
@@ -122,6 +123,8 @@ def test_importing_everything_loads_no_optional_package():
         "pandas",
         "nnsight",
         "bokeh",
+        "dask",
+        "distributed",
     }
     assert not loaded_by("import mesascope.cli, mesascope.studies, mesascope.testing") & optional
 

@@ -15,6 +15,7 @@ The most used names are listed here; ``help(mesascope.compare)`` describes one:
     SequencePredictor, CausalTransformer, and their configs SequencePredictorConfig, CausalTransformerConfig,
     AttentionConfig
     open_run, newest_run                results of a study's run, read from disk
+    Sweep                               a study or function over settings and seeds, on many workers
     Measurement                         a number with its standard error
 
 Other names are in `mesascope.tasks`, `learners`, `nets`, `constructions`, `adapters`, `training`, `lenses`, `studies`

@@ -34,6 +34,7 @@ from .nets import (
     TransformerConfig as TransformerConfig,
 )
 from .runs import newest_run as newest_run, open_run as open_run
+from .sweeps import Sweep as Sweep
 from .tasks import (
     Context as Context,
     Episode as Episode,

@@ -20,7 +20,7 @@ __all__ = [
 ]  # fmt: skip
 
 # Names on PyPI of modules with a different name.
-DISTRIBUTIONS = {"sklearn": "scikit-learn", "PIL": "pillow"}
+DISTRIBUTIONS = {"sklearn": "scikit-learn", "PIL": "pillow", "dask_jobqueue": "dask-jobqueue"}
 
 
 class MesascopeError(Exception):

@@ -6,12 +6,13 @@ import contextlib
 import math
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from time import monotonic
 from typing import Any, TypeVar
 from weakref import WeakSet
 
-__all__ = ["Progress", "duration", "part_of", "tell", "tracked"]
+__all__ = ["STOP", "Progress", "duration", "part_of", "tell", "tracked"]
 
 P = TypeVar("P", bound="Progress")
 T = TypeVar("T")
@@ -21,6 +22,8 @@ _QUIET, _EVERY = 3.0, 0.5
 
 # The progress that is shown; only one is shown at a time.
 _SHOWN: WeakSet[Progress] = WeakSet()
+# Set by another thread: long tasks of this process end at their next checkpoint, as after Ctrl-C.
+STOP = threading.Event()
 # Names of the enclosing tasks.
 _PART_OF: list[str] = []
 

@@ -87,6 +87,24 @@ run tiny --resume R --tasks 50              | --resume must stand alone
 run tiny --resume R --preset paper          | --resume must stand alone
 run tiny --resume R --out N                 | --resume must stand alone
 run tiny --resume R --device cpu            | --resume must stand alone
+run tiny --workers 0                        | --workers must be at least 1
+sweep                                       | the task must be a study or a function, but is left out
+sweep nothing                               | the study must be one of .*'one-step'
+sweep N.py:f                                | N.py must be a Python file, but cannot be read
+sweep json:nothing                          | json:nothing cannot be imported
+sweep json:codecs                           | json:codecs must be a study or a function
+sweep one-step --set x-scale                | --set must be name=value,value, but is 'x-scale'
+sweep one-step --set x-scale=0              | x_scale must be greater than 0
+sweep one-step --set x-scal=1               | a setting must be one of .* did you mean 'x_scale'
+sweep one-step --set x-scale=1,1            | must have different values
+sweep one-step --seeds 5                    | --seeds must be blocks first:end
+sweep one-step --seeds 0:5,4:6              | --seeds must be blocks first:end without overlap
+sweep one-step --preset qick                | --preset must be one of
+sweep one-step --workers 0                  | --workers must be at least 1
+sweep one-step --retries -1                 | --retries must be at least 0
+sweep one-step --queue sge                  | invalid choice 'sge' for argument '--queue'
+sweep --resume N                            | sweep.json must exist
+sweep --resume R --seeds 0:3                | --resume must stand alone, .* is given with --seeds
 list --all                                  | unrecognized options: --all
 list list                                   | unrecognized options: list
 report                                      | missing from mesascope report: PATH

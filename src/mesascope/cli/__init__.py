@@ -1,4 +1,4 @@
-"""The command line: ``list | run | identify | explore | language | report | ledger | verify | mutate``."""
+"""The command line: ``list | run | sweep | identify | explore | language | report | ledger | verify | mutate``."""
 
 from __future__ import annotations
 

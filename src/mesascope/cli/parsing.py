@@ -17,6 +17,7 @@ from mesascope.cli.language import language_command
 from mesascope.cli.mutate import Mutate
 from mesascope.cli.reading import Ledger, ListStudies, Report
 from mesascope.cli.run import one_of, run_command
+from mesascope.cli.sweep import RunSweep, flags_beside_resume
 from mesascope.cli.verify import Verify
 from mesascope.errors import ArgumentError, MesascopeError
 from mesascope.records import registered
@@ -32,7 +33,7 @@ def parsed(arguments: list[str]) -> Callable[[], int | None]:
     _require_resume_alone(arguments)
     commands = {
         "run": run_command(arguments), "identify": Identify, "language": language_command(arguments),
-        "explore": Explore, "list": ListStudies, "report": Report, "ledger": Ledger,
+        "sweep": RunSweep, "explore": Explore, "list": ListStudies, "report": Report, "ledger": Ledger,
         "verify": Verify, "mutate": Mutate,
     }  # fmt: skip
     said = io.StringIO()
@@ -80,11 +81,11 @@ def _sentence(box: str) -> str:
 
 def _require_resume_alone(arguments: Sequence[str]) -> None:
     given = {token.partition("=")[0] for token in arguments if token.startswith("--")}
-    if "--resume" in given and len(given - {"--help"}) > 1:
-        others = ", ".join(sorted(given - {"--resume"}))
+    others = given - {"--resume", "--help", *flags_beside_resume(arguments)}
+    if "--resume" in given and others:
         raise ArgumentError(
-            f"--resume must stand alone, as all settings are read from the run, but is given with {others}: leave the "
-            "other flags out."
+            "--resume must stand alone, as all settings are read from the run, but is given with "
+            f"{', '.join(sorted(others))}: leave the other flags out."
         )
 
 

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from mesascope.errors import ArgumentError
+from mesascope.errors import ArgumentError, require_count
 from mesascope.progress import tell
 from mesascope.records import facts, register, registered
 
@@ -50,9 +50,12 @@ class RunStudy:
     """Folder of a run whose finished trainings are reused if their settings are the same."""
     resume: Path | None = None
     """Folder of a run to continue. No other flag may be given: all settings are read from its config.json."""
+    workers: int = 1
+    """Number of processes that train the study's kinds of networks side by side, each with one torch thread."""
 
     def __call__(self) -> None:
         study, settings = registered("study")[self.study], self.settings
+        require_count("workers", self.workers)
         slow = threading.Timer(_SILENT, tell, ["loading torch and the study"])
         slow.daemon = True
         slow.start()
@@ -64,6 +67,10 @@ class RunStudy:
 
         print(f"{study.question}\nrun directory: {run.path}\ndevice: {run.config['device']}", flush=True)
         try:
+            if self.workers > 1:
+                from mesascope.sweeps import train_side_by_side
+
+                train_side_by_side(study, settings, run, self.workers)
             records = run_study(study, settings, run)
         except (KeyboardInterrupt, Exception) as stop:
             stop.add_note(_resume_command(run))

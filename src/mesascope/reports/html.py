@@ -129,6 +129,18 @@ def claims_page(title: str, claims: Mapping[str, Sequence[Mapping[str, Any]]]) -
     return _page(title, body + _glossary(body))
 
 
+def figures_page(title: str, found: Sequence[str], figures: Mapping[str, bytes], tables: Mapping[str, Table]) -> str:
+    """Page with sentences, SVG figures by caption, and tables by title."""
+    shown = (
+        f"<figure>{_image(name, svg)}<figcaption>{escape(name)}</figcaption></figure>" for name, svg in figures.items()
+    )
+    named = (
+        f"<h2>{escape(name)}</h2><div class='wide result'>{table.to_html()}</div>" for name, table in tables.items()
+    )
+    body = "\n".join([f"<h1>{escape(title)}</h1>", _sentences(found), *shown, *named])
+    return _page(title, body + _glossary(body))
+
+
 def _page(title: str, body: str) -> str:
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)} - mesascope</title>'
@@ -245,11 +257,16 @@ def _result(table: Table) -> str:
 
 def _figure(run: Run, name: str, caption: str, claims: Sequence[Mapping[str, Any]]) -> str:
     """A figure, and the claims that it shows."""
-    encoded = base64.b64encode(run.figure_svg(name).encode()).decode()  # browsers run no scripts inside an image
-    image = f'<img alt="{escape(name)}" src="data:image/svg+xml;base64,{encoded}">'
+    image = _image(name, run.figure_svg(name).encode())
     shown = _claims_table([claim for claim in claims if claim.get("figure") == name])
     title = escape(name.replace("-", " ").capitalize())
     return f"<h2>{title}</h2><figure>{image}<figcaption>{escape(caption)}</figcaption></figure>{shown}"
+
+
+def _image(name: str, svg: bytes) -> str:
+    """A figure as an image, inside which browsers run no scripts."""
+    encoded = base64.b64encode(svg).decode()
+    return f'<img alt="{escape(name)}" src="data:image/svg+xml;base64,{encoded}">'
 
 
 def _flat(record: Mapping[str, Any], group: str = "") -> Iterable[tuple[str, Any]]:

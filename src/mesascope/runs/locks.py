@@ -18,6 +18,10 @@ _WITHOUT = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 _REMEDIES = dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "free some space")
 
 
+class BusyError(RunDirectoryError):
+    """Another process writes to the folder."""
+
+
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Keep other processes from writing to a folder.
@@ -41,7 +45,7 @@ def locked(folder: Path) -> Iterator[None]:
             hint = f" (where none is, delete {folder / LOCKS[1]})"
             lock.acquire()
     except Timeout:
-        raise RunDirectoryError(
+        raise BusyError(
             f"{folder} must be written by one process at a time, but another one is at it: wait for that one{hint}, or "
             "choose another --out."
         ) from None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import shutil
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -29,6 +30,8 @@ from mesascope.runs.schemas import FILES, KINDS, SCHEMA, problem
 _DECIDES = ("kind", "study", "preset", "settings", "seed", "device")
 # Files of a finished run whose checksums are in finished.json.
 _LEFT = ("claims.json", "metrics.jsonl", "results/index.json", "identification.json")
+# Folder of the trainings that were trained in processes of their own, each in a run that this one takes over.
+PARTS = "parts"
 # Files that may be in the folder if the process was killed while it created the run.
 _EMPTY = {*LOCKS, ".config.json.aside"}
 
@@ -110,6 +113,10 @@ class Run:
             for file in files:
                 file.unlink()
             self.path.rmdir()
+
+    def discard_parts(self) -> None:
+        """Remove the runs of single trainings, which this run has taken over."""
+        shutil.rmtree(self.path / PARTS, ignore_errors=True)
 
     @property
     def is_finished(self) -> bool:

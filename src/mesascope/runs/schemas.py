@@ -48,6 +48,18 @@ class StudyConfig(Config):
     defined_in: NotRequired[str]
 
 
+class SweepConfig(TypedDict):
+    """sweep.json in the folder of a sweep: the points that were asked for last."""
+
+    schema: int
+    task: str
+    place: str
+    preset: str
+    settings: dict[str, list[Any]]
+    seeds: str
+    device: str
+
+
 class StageEntry(TypedDict):
     """One entry of results/index.json."""
 
@@ -89,6 +101,7 @@ class Schema(NamedTuple):
 
 FILES = {
     "config.json": Schema(Config, "restore it, or start a new run"),
+    "sweep.json": Schema(SweepConfig, "restore it, or start the sweep again in the same folder"),
     "claims.json": Schema(list[ClaimRecord], "write it again by mesascope report"),
     "finished.json": Schema(Left, "restore it, or delete it, and mesascope report writes it again"),
     "identification.json": Schema(dict[str, Any], "restore it, or identify again"),

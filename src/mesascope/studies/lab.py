@@ -16,7 +16,7 @@ import torch
 from mesascope.errors import NumericalError, RunDirectoryError, require_instance
 from mesascope.evidence import Arrays, Stage
 from mesascope.evidence.numbers import unmasked
-from mesascope.progress import part_of
+from mesascope.progress import STOP, part_of
 from mesascope.records import to_record
 from mesascope.runs import Run
 from mesascope.runs.checkpoints import TrainingCheckpoints
@@ -115,6 +115,8 @@ class Lab:
         """
         results = self.run.results
         if not results.is_current(name):
+            if STOP.is_set():
+                raise KeyboardInterrupt
             again = " again, by other code or settings than before" if name in results else ""
             print(f"measuring: {name}{again}", file=sys.stderr, flush=True)
             with self._timed(name), part_of(f"measuring {name}"):

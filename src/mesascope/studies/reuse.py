@@ -14,6 +14,7 @@ from mesascope.records import updated
 from mesascope.runs import Run, open_run
 from mesascope.runs.checkpoints import TrainingCheckpoints, weights_hash
 from mesascope.runs.files import read_json
+from mesascope.runs.run import PARTS
 from mesascope.shapes import Tensor
 from mesascope.studies.running import differences
 from mesascope.training import Training
@@ -32,9 +33,10 @@ def take_over(run: Run, name: str, checkpoints: TrainingCheckpoints, finished: F
         checkpoints: its own, of which there are none yet.
         finished: numbers to log of each network, of what the checkpoint of a finished training holds.
     """
-    if "reuse" not in run.config or run.is_finished:
+    part = run.path / PARTS / name
+    if run.is_finished or not (part.is_dir() or "reuse" in run.config):
         return False
-    place = (run.path / run.config["reuse"]).resolve()
+    place = (part if part.is_dir() else run.path / run.config["reuse"]).resolve()
     with contextlib.suppress(ValueError):
         place = place.relative_to(Path.cwd())
     try:
@@ -53,6 +55,8 @@ def take_over(run: Run, name: str, checkpoints: TrainingCheckpoints, finished: F
     run.append_metrics({**row, "training": name} for row in rows)
     for step in there.steps():
         checkpoints.copy(there, step)
+    if part.is_dir():
+        run.add_time(f"train {name}", other.times.get(f"train {name}", 0.0))
     return True
 
 
@@ -74,9 +78,10 @@ def logged_steps(training: Training, done: int) -> set[int]:
 
 
 def _finished_there(run: Run, other: Run, checkpoints: TrainingCheckpoints, steps: int) -> TrainingCheckpoints | None:
-    """A start is recorded by its name alone: it must have left the same weights in both runs."""
+    """A start is recorded by its name alone: it must have left the same weights in both runs, but for parts of one."""
     folder, start = other.path / "checkpoints", checkpoints.config.get("start")
-    if start and weights_hash(run.path / "checkpoints", start) != weights_hash(folder, start):
+    apart = other.path.parent.name != PARTS
+    if start and apart and weights_hash(run.path / "checkpoints", start) != weights_hash(folder, start):
         return None
     return checkpoints.finished_like(folder, steps)
 

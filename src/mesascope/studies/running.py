@@ -118,6 +118,7 @@ def run_study(study: Study, settings: Any, run: Run) -> Verdicts:
                 _tell_of_few_seeds(study, settings.seeds)
                 count = study.trainings if isinstance(study.trainings, int) else study.trainings(settings)
                 study.measure(Lab(run, settings.seeds, count), settings)
+            run.discard_parts()
             return _concluded(study, run)
     except (ArgumentError, ArgumentTypeError, MissingPackageError):  # what no check of the settings foresaw
         run.discard_if_new()

@@ -15,7 +15,7 @@ from torch import distributed
 
 from mesascope.errors import ArgumentError, MesascopeError, raised, refuse, require_callable, require_instance
 from mesascope.modes import guarded
-from mesascope.progress import Progress, tell
+from mesascope.progress import STOP, Progress, tell
 from mesascope.shapes import Tensor
 from mesascope.training.finite import check_finite
 from mesascope.training.judging import BeforeAndAfter
@@ -181,7 +181,7 @@ def _interruption() -> Iterator[Callable[[], bool]]:
     for number in answered:
         signal.signal(number, note)
     try:
-        yield lambda: bool(heard)
+        yield lambda: bool(heard) or STOP.is_set()
     finally:
         for number in answered:
             signal.signal(number, signal.default_int_handler)

@@ -1,0 +1,174 @@
+"""``mesascope sweep``."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import tyro
+
+from mesascope.errors import ArgumentError, MesascopeError, require_count
+from mesascope.progress import duration
+from mesascope.text import counted, printable
+
+Repeated = tyro.conf.UseAppendAction[tuple[str, ...]]
+
+
+@dataclass(frozen=True)
+class RunSweep:
+    """Run a study, or a function, at many settings and seeds, on many workers.
+
+    Each point is a run in a folder of its own. Repeat the command, or pass --resume, to go on after any interruption.
+    """
+
+    task: tyro.conf.Positional[str] = ""
+    """Name of a study, FILE.py:NAME of a study or function(settings, seed), or module:function."""
+    set: Repeated = ()
+    """Setting to vary, with its values: --set x-scale=0.5,1,2. Can be repeated; all combinations are run."""
+    seeds: str = ""
+    """Blocks of seeds: 0:20, or 0:10,10:20. A study trains a network for each seed of a block, in one run."""
+    preset: str = "quick"
+    """Settings of a study to start from."""
+    out: Path | None = None
+    """Folder of the sweep; runs/sweep-<name> if not given."""
+    device: str = "cpu"
+    """Device of all points."""
+    resume: Path | None = None
+    """Folder of a sweep to continue. Only flags about workers and output may be given beside it."""
+    workers: int = 2
+    """Number of worker processes, or of jobs of a queue."""
+    scheduler: str = ""
+    """Address of a running dask scheduler, such as tcp://host:8786, whose workers are used."""
+    queue: Literal["", "slurm", "pbs", "lsf"] = ""
+    """Job queue whose jobs are the workers; jobs that end are replaced."""
+    queue_option: Repeated = ()
+    """Argument of dask-jobqueue's cluster: --queue-option walltime=02:00:00. Can be repeated."""
+    threads: int = 1
+    """Number of torch threads of each worker."""
+    retries: int = 1
+    """Number of times that a failed point is tried again."""
+    dry_run: bool = False
+    """Print the number of runs and the estimated hours, and run nothing."""
+    format: Literal["table", "json", "csv"] = "table"
+    """Output format of the gathered table."""
+
+    def __call__(self) -> None:
+        from mesascope.sweeps.gathering import to_csv, to_json
+
+        require_count("workers", self.workers)
+        sweep = self._sweep()
+        if self.dry_run:
+            return _print_plan(sweep, self.workers)
+        try:
+            self._run(sweep)
+        except (KeyboardInterrupt, Exception) as stop:
+            stop.add_note(shlex.join(["mesascope", "sweep", "--resume", str(sweep.out)]))
+            raise
+        table = sweep.table()
+        if self.format == "table":
+            _print_table(sweep, table)
+        else:
+            print(to_json(sweep, table) if self.format == "json" else to_csv(table), end="")
+        if sweep.failed:
+            raise MesascopeError(_failures(sweep))
+        return None
+
+    def _sweep(self) -> Any:
+        from mesascope.sweeps import Sweep
+
+        if self.resume is not None:
+            return Sweep.resume(self.resume)
+        if not self.task:
+            raise ArgumentError("the task must be a study or a function, but is left out: see mesascope list.")
+        own = {"seeds": self.seeds, "preset": self.preset, "out": self.out, "device": self.device}
+        return Sweep(self.task, dict(map(_setting, self.set)), **own)
+
+    def _run(self, sweep: Any) -> None:
+        from mesascope.sweeps.display import progress_of
+
+        with progress_of(sweep) as show, self._client(sweep) as client:
+            sweep.run(client, workers=self.workers, retries=self.retries, threads=self.threads, show=show)
+
+    @contextmanager
+    def _client(self, sweep: Any) -> Iterator[Any]:
+        """Client of the scheduler or queue; None for processes of this machine, which the sweep starts if needed."""
+        if not (self.scheduler or self.queue):
+            yield None
+            return
+        from mesascope.sweeps import connected
+
+        where = {"scheduler": self.scheduler, "queue": self.queue, "options": self.queue_option}
+        with connected(self.workers, threads=self.threads, **where) as client:
+            yield client
+
+
+def _setting(text: str) -> tuple[str, list[Any]]:
+    """Name and values of ``name=value,value``; values are JSON, or words.
+
+    >>> _setting("noise=0,0.5"), _setting("kind=mesa,delta")
+    (('noise', [0, 0.5]), ('kind', ['mesa', 'delta']))
+    """
+    name, equals, values = text.partition("=")
+    if not equals or not values:
+        raise ArgumentError(f"--set must be name=value,value, but is {text!r}: pass --set x-scale=0.5,1, say.")
+    try:
+        return name, json.loads(f"[{values}]")
+    except ValueError:
+        return name, [_value(word) for word in values.split(",")]
+
+
+def _value(word: str) -> Any:
+    try:
+        return json.loads(word)
+    except ValueError:
+        return word
+
+
+def _print_plan(sweep: Any, workers: int) -> None:
+    plan = sweep.plan()
+    left = plan["runs"] - plan["finished"]
+    print(
+        f"{counted(plan['runs'], 'run')}: {plan['finished']} finished, {plan['begun']} begun, "
+        f"{left - plan['begun']} new"
+    )
+    if plan["seconds_left"] is None:
+        print("estimated hours: unknown until a run has finished")
+        return
+    hours = plan["seconds_left"] / 3600
+    print(
+        f"estimated hours: {hours:.2g} of computing, {hours / workers:.2g} on {counted(workers, 'worker')} "
+        f"({duration(plan['seconds_each'])} a run, the mean of {plan['finished']})"
+    )
+
+
+def _failures(sweep: Any) -> str:
+    from mesascope.sweeps.gathering import failures
+
+    for label, sentence in failures(sweep):
+        print(f"failed: {label}: {sentence}", file=sys.stderr)
+    return (
+        f"all {len(sweep.points)} points must finish, but {len(sweep.failed)} failed: correct them, and repeat the "
+        "command, which tries them again."
+    )
+
+
+def _print_table(sweep: Any, table: Any) -> None:
+    from mesascope.sweeps.gathering import shown_table
+
+    print(printable(repr(shown_table(table))))
+    done = len(sweep.finished())
+    print(f"{done} of {counted(len(sweep.points), 'point')} finished\nreport: {(sweep.out / 'report.html').resolve()}")
+
+
+def flags_beside_resume(arguments: Sequence[str]) -> set[str]:
+    """Flags that may be given beside --resume, as they change no number."""
+    if arguments[:1] == ["sweep"]:
+        own = ("workers", "scheduler", "queue", "queue-option", "threads", "retries", "dry-run", "format")
+        return {f"--{name}" for name in own}
+    return {"--workers"} if arguments[:1] == ["run"] else set()

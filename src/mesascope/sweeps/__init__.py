@@ -1,0 +1,5 @@
+"""Many runs: studies or functions over settings and seeds, on worker processes of dask.distributed."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,0 +1,212 @@
+"""Points of a sweep: runs of a study, or of a function, at one choice of settings and one block of seeds."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import os
+import pkgutil
+import re
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mesascope.errors import ArgumentError, ArgumentTypeError, one_line, plain, require_choice, shown
+from mesascope.loading import from_file
+from mesascope.progress import STOP
+from mesascope.records import registered
+from mesascope.runs import Run
+from mesascope.runs.results import record_hash
+
+if TYPE_CHECKING:
+    from mesascope.study import Study
+
+# Columns of a sweep's table beside the settings.
+COLUMNS = ("name", "value", "low", "high", "replicates", "bound", "verdict", "reason")
+# Columns of metrics that are not numbers of a function.
+_OWN = ("training", "step", "seed")
+
+
+@dataclass(frozen=True)
+class Point:
+    """One run of a sweep.
+
+    Args:
+        task: name of a study, ``path.py:NAME``, or ``module:function``.
+        place: folder that modules are imported from.
+        preset: preset of a study; empty for a function.
+        changes: values of the settings that the sweep varies, by dotted name.
+        settings: record of all settings.
+        seed: the first of its seeds.
+        seeds: the number of its seeds.
+        device: device that it computes on.
+    """
+
+    task: str
+    place: str
+    preset: str
+    changes: dict[str, Any]
+    settings: dict[str, Any]
+    seed: int
+    seeds: int
+    device: str
+
+    @property
+    def key(self) -> str:
+        """Hash of everything that determines the numbers, which names the folder of the run."""
+        own = [Path(self.task).name, self.preset, self.settings, self.seed, self.seeds, self.device]
+        return record_hash(own)
+
+    @property
+    def block(self) -> str:
+        """Its seeds as text, such as ``0:20``."""
+        return f"{self.seed}:{self.seed + self.seeds}"
+
+    @property
+    def label(self) -> str:
+        """Its settings and seeds in words."""
+        named = [f"{name.replace('_', '-')} {value}" for name, value in self.changes.items()]
+        return ", ".join([*named, f"seeds {self.block}"])
+
+
+def load_task(task: str, place: str = "") -> Study | Callable[..., Any]:
+    """The study or function of a name, ``path.py:NAME`` or ``module:function``.
+
+    Raises:
+        ArgumentError: there is no such study, file, module or function.
+    """
+    from mesascope.study import Study, load_study
+
+    if not isinstance(task, str):
+        raise ArgumentTypeError(f"task must be a name, but is {shown(task)}: pass a study's name, or path.py:NAME.")
+    if re.search(r"\.py(:\w*)?$", task):
+        found = from_file(task)
+        return load_study(task) if isinstance(found, Study) else _callable(task, found)
+    if ":" not in task:
+        require_choice("the study", task, registered("study"))
+        return registered("study")[task]
+    if place and place not in sys.path:
+        sys.path.insert(0, place)
+    try:
+        found = pkgutil.resolve_name(task)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ArgumentError(
+            f"the task must be a study, path.py:NAME or module:function, but {task} cannot be imported "
+            f"({one_line(error)}): correct it."
+        ) from None
+    return _callable(task, found)
+
+
+def _callable(task: str, found: Any) -> Callable[..., Any]:
+    if not callable(found):
+        raise ArgumentTypeError(
+            f"{task} must be a study or a function(settings, seed), but is {shown(found)}: pass one of these."
+        )
+    return found
+
+
+def run_point(record: Mapping[str, Any]) -> None:
+    """Run a point in its folder, or continue it; a finished one is reported again. A worker calls this."""
+    point, folder = Point(**record["point"]), Path(record["folder"])
+    task = load_task(point.task, point.place)
+    if callable(task):
+        return _run_function(point, task, folder)
+    return _run_study(point, task, folder)
+
+
+def _run_study(point: Point, study: Study, folder: Path) -> None:
+    from mesascope.records import from_record
+    from mesascope.studies import new_run, resume_run, run_study
+    from mesascope.training import keep_freed_memory
+
+    keep_freed_memory()
+    if (folder / "config.json").exists():
+        _, settings, run = resume_run(folder, study)
+    else:
+        settings = from_record(point.settings, type(study.presets[point.preset]))
+        run = new_run(study, point.preset, settings, seed=point.seed, device=point.device, out=folder)
+    run_study(study, settings, run)
+
+
+def _run_function(point: Point, function: Callable[..., Any], folder: Path) -> None:
+    """Call the function for each seed, and store its numbers seed by seed."""
+    from mesascope.reports import write_report
+
+    run = _function_run(point, function, folder)
+    with run.lock():
+        run.rewind_metrics("numbers", 0)  # drops an incomplete last line
+        known = set(run.metrics("numbers")["seed"])
+        for seed in range(point.seed, point.seed + point.seeds):
+            if STOP.is_set():
+                raise KeyboardInterrupt
+            if seed not in known:
+                start = time.monotonic()
+                numbers = _numbers(point, function(dict(point.settings), seed))
+                run.add_time("numbers", time.monotonic() - start)
+                run.append_metrics([{"training": "numbers", "step": 0, "seed": seed, **numbers}])
+        if not run.is_complete:
+            run.results.save("numbers", _by_seed(run))
+        run.save_claims([])
+        write_report(run)
+
+
+def _function_run(point: Point, function: Callable[..., Any], folder: Path) -> Run:
+    from mesascope.runs.provenance import installed
+
+    if (folder / "config.json").exists():
+        run = Run.open(folder)
+        run.check()
+        return run
+    doc = inspect.getdoc(function) or point.task
+    config = {
+        "settings": point.settings, "seed": point.seed, "seeds": point.seeds, "task": point.task,
+        "question": doc.partition("\n")[0],
+        "versions": {name: installed(name) for name in ("mesascope", "numpy")},
+    }  # fmt: skip
+    source = inspect.getsourcefile(inspect.unwrap(function)) if inspect.isroutine(function) else None
+    if source:
+        config["defined_in"] = f"{os.path.abspath(source)}:{function.__name__}"  # the code hash includes the file
+    return Run.create(folder, "sweep", config)
+
+
+def _numbers(point: Point, returned: Any) -> dict[str, float]:
+    """Numbers of a function by name."""
+    numbers = {str(name): plain(value) for name, value in returned.items()} if isinstance(returned, Mapping) else None
+    wrong = not numbers or any(
+        name in _OWN or isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value)
+        for name, value in numbers.items()
+    )
+    if wrong:
+        raise ArgumentError(
+            f"{point.task} must return finite numbers by name (other than {', '.join(_OWN)}), but returns "
+            f"{shown(returned)}: return {{'error': 0.1}}, say."
+        )
+    assert numbers is not None
+    return numbers
+
+
+def _by_seed(run: Run) -> Any:
+    import numpy as np
+
+    from mesascope.evidence import Arrays
+
+    rows = sorted(run.metrics("numbers"), key=lambda row: row["seed"])
+    names = [name for name in rows[0] if name not in _OWN]
+    if any(set(row) != set(rows[0]) for row in rows):
+        raise ArgumentError(
+            f"{run.config['task']} must return numbers of the same names for every seed, but does not: return all of "
+            f"{', '.join(names)}."
+        )
+    arrays = {name: np.array([row[name] for row in rows], dtype=float) for name in ("seed", *names)}
+    return Arrays(arrays | {"seed": arrays["seed"].astype(int)}, **dict.fromkeys(arrays, "seed"))
+
+
+def as_task(point: Point, out: Path) -> Any:
+    """The point as a `Task` of a crew."""
+    from mesascope.sweeps.crew import Task
+
+    folder = out / point.key
+    return Task(point.label, {"point": asdict(point), "folder": str(folder)}, folder, out / "logs" / f"{point.key}.txt")

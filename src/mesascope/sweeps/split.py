@@ -1,0 +1,148 @@
+"""The trainings of one study side by side: each in a worker and a run folder of its own, which the run takes over."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from mesascope.errors import RunDirectoryError
+from mesascope.progress import tell
+from mesascope.runs import Run
+from mesascope.runs.checkpoints import TrainingCheckpoints
+from mesascope.runs.run import PARTS
+from mesascope.studies import resume_run
+from mesascope.studies.lab import Lab
+from mesascope.studies.reuse import Finished, Watch
+from mesascope.study import Study
+from mesascope.sweeps.crew import Crew, Task
+from mesascope.sweeps.workers import connected
+from mesascope.text import counted
+from mesascope.training import Ensemble, Training
+
+# Fields of a config that are a run's own.
+_OWN = ("schema", "kind", "id", "hash")
+
+
+def train_side_by_side(study: Study, settings: Any, run: Run, workers: int) -> None:
+    """Train the networks of a new or interrupted run in worker processes; `run_study` then takes them over.
+
+    Trainings that start from others, or from measurements, wait for these: they train in a later round, or in the run
+    itself. Numbers are byte-identical to those of one process with as many torch threads.
+
+    Raises:
+        RunDirectoryError: a training failed.
+        KeyboardInterrupt: Ctrl-C, once all trainings have reached a checkpoint.
+    """
+    with run.lock():
+        run.move_study(study.defined_in)
+        names = [] if run.is_complete else _open(study, settings, run)
+        if not names:
+            return
+        with connected(workers) as client:
+            before: list[str] = []
+            while names and names != before:
+                tell(f"training side by side: {', '.join(names)}")
+                _train(run, names, client)
+                before, names = names, _open(study, settings, run)
+
+
+def _train(run: Run, names: Sequence[str], client: Any) -> None:
+    parts = run.path.resolve() / PARTS
+    tasks = {
+        f"{index}": Task(f"training {name}", {"run": str(parts.parent), "name": name}, parts / name,
+                         parts / "logs" / f"{name}.txt")
+        for index, name in enumerate(names)
+    }  # fmt: skip
+    crew = Crew(train_part, tasks, show=_Told(tasks))
+    crew.work_on(client)
+    for key, sentence in crew.failed.items():
+        raise RunDirectoryError(f"{tasks[key].label} must finish, but failed: {sentence}")
+
+
+def train_part(record: Mapping[str, Any]) -> None:
+    """Train one kind of networks of a run, in a run folder of its own. A worker calls this."""
+    from mesascope.ops.products import exact_convolutions, exact_products
+    from mesascope.training import keep_freed_memory
+
+    keep_freed_memory()
+    study, settings, whole = resume_run(record["run"])
+    folder = whole.path / PARTS / record["name"]
+    config = {name: value for name, value in whole.config.items() if name not in _OWN}
+    if "reuse" in config:
+        config["reuse"] = os.path.relpath((whole.path / config["reuse"]).resolve(), folder)
+    run = Run.open(folder) if (folder / "config.json").exists() else Run.create(folder, "study", config)
+    with run.lock(), exact_products(), exact_convolutions():
+        lab = _PartLab(run, settings, whole, record["name"])
+        with contextlib.suppress(_TrainedError):
+            study.measure(lab, settings)
+
+
+def _open(study: Study, settings: Any, run: Run) -> list[str]:
+    """Names of the trainings that can be trained now, in the order of the study."""
+    lab = _PartLab(run, settings, run, "")
+    with contextlib.suppress(Exception):  # the run itself meets the same error, if it is one
+        study.measure(lab, settings)
+    return list(dict.fromkeys(lab.open))
+
+
+class _Told:
+    """Line for each training that is done."""
+
+    def __init__(self, tasks: Mapping[str, Task]) -> None:
+        self.tasks, self.done = tasks, 0
+
+    def __call__(self, crew: Crew) -> None:
+        for key in crew.done[self.done :]:
+            tell(f"{self.tasks[key].label}: done, {counted(len(self.tasks) - len(crew.done), 'training')} left")
+        self.done = len(crew.done)
+
+
+class _TrainedError(Exception):
+    """The training of this part is done."""
+
+
+class _MissingError(Exception):
+    """The study uses a result that is not there yet."""
+
+
+class _Missing:
+    """Placeholder for a result that is not there yet; any use raises `_MissingError`."""
+
+    def __init__(self, seeds: int) -> None:
+        self._seeds = seeds
+
+    def members(self) -> list[_Missing]:
+        return [self] * self._seeds
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise _MissingError
+
+
+class _PartLab(Lab):
+    """A lab that trains only ``wanted``, loads what is trained, and measures nothing."""
+
+    def __init__(self, run: Run, settings: Any, whole: Run, wanted: str) -> None:
+        super().__init__(run, settings.seeds)
+        self.whole, self.wanted, self.open = whole, wanted, list[str]()
+
+    def stage(self, name: str, compute: Callable[..., Any], *arguments: Any) -> Any:
+        return _Missing(len(self.seeds))
+
+    def resumed(
+        self, name: str, record: Any, training: Training, watches: Sequence[Watch], go: Callable[..., Ensemble],
+        finished: Finished | None = None,
+    ) -> Any:  # fmt: skip
+        if name == self.wanted:
+            super().resumed(name, record, training, watches, go, finished)
+            raise _TrainedError
+        own, part = (path / "checkpoints" / name for path in (self.whole.path, self.whole.path / PARTS / name))
+        for folder in (own, part):
+            checkpoints = TrainingCheckpoints(folder, record, self.device, keep=training.keep)
+            if checkpoints.steps()[-1:] == [training.steps]:
+                return go(lambda step, networks: None, checkpoints, lambda step, metrics: None)
+        if not Path(own).exists():  # else the run continues it
+            self.open.append(name)
+        return _Missing(len(record["seeds"]))

@@ -1,0 +1,252 @@
+"""A sweep: one run for each choice of settings and each block of seeds."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from mesascope.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    RunDirectoryError,
+    require_choice,
+    require_count,
+    require_instance,
+    shown,
+)
+from mesascope.evidence.tables import Table, Tabular
+from mesascope.records import from_record, to_record
+from mesascope.runs import Run
+from mesascope.runs.files import as_path, read_json, write_json
+from mesascope.runs.locks import locked
+from mesascope.sweeps.points import COLUMNS, Point, as_task, load_task, run_point
+
+SWEEP = "sweep.json"
+
+
+class Sweep(Tabular):
+    """A study, or a function of settings and a seed, at all choices of settings and all blocks of seeds.
+
+    Each point is a run in the folder ``out``, named by the hash of its settings. Points that are finished there are
+    skipped, also those of an earlier sweep with fewer settings; others continue where they stopped.
+
+    Args:
+        task: name of a study, ``path.py:NAME`` of a study or function, or ``module:function``. A function takes a
+            mapping of settings and a seed, and returns numbers by name.
+        settings: for each setting to vary, by dotted name, its values; the others are those of the preset.
+        seeds: blocks of seeds, such as ``"0:20"`` or ``"0:10,10:20"``. A study trains a network for each seed of a
+            block, in one run; a function is called for each. Default: the seeds of the preset, or ``0:1``.
+        preset: settings of a study to start from.
+        out: folder of the sweep; ``runs/sweep-<name>`` if None.
+        device: device of all points.
+
+    Raises:
+        ArgumentError: there is no such task or setting, or a value is invalid.
+    """
+
+    def __init__(
+        self,
+        task: str,
+        settings: Mapping[str, Sequence[Any]] | None = None,
+        *,
+        seeds: str = "",
+        preset: str = "quick",
+        out: str | Path | None = None,
+        device: str = "cpu",
+    ) -> None:
+        self.place = os.getcwd()
+        found = load_task(task, self.place)
+        self.is_study = not callable(found)
+        if ".py" in task:
+            path, colon, name = task.rpartition(":")
+            task = f"{Path(path).expanduser().resolve()}{colon}{name}"
+        self.task, self.preset, self.device = task, preset if self.is_study else "", device
+        self.name: str = getattr(found, "name", None) or task.rpartition(":")[2]
+        self.axes = {name.replace("-", "_"): to_record(values) for name, values in _checked(settings or {}).items()}
+        self.out = as_path("out", Path("runs") / f"sweep-{self.name}" if out is None else out)
+        self.blocks = _blocks(seeds) if seeds else []
+        self.failed: dict[str, str] = {}  # sentences of the points that failed in this session, by key
+        self._seconds: dict[str, float] = {}
+        self.points = [
+            self._point(found, dict(zip(self.axes, values, strict=True)), block)
+            for values in itertools.product(*self.axes.values())
+            for block in self.blocks or [None]
+        ]
+        self.blocks = self.blocks or sorted({(point.seed, point.seeds) for point in self.points})
+
+    @classmethod
+    def resume(cls, out: str | Path) -> Sweep:
+        """The sweep that was last started in a folder."""
+        out = as_path("the folder of a sweep", out)
+        own = read_json(out / SWEEP)
+        code = Path(own["place"]), Path(own["task"].rpartition(":")[0])
+        if any(out.resolve() in (path.resolve(), *path.resolve().parents) for path in code if path.is_absolute()):
+            raise RunDirectoryError(  # reading a sweep must not execute code inside its folder
+                f"{out / SWEEP} must name a task outside the folder of the sweep, but names {own['task']} in "
+                f"{own['place']}: move the task, and start the sweep again."
+            )
+        with contextlib.chdir(own["place"] if os.path.isdir(own["place"]) else os.getcwd()):
+            found = cls(
+                own["task"], own["settings"], seeds=own["seeds"], preset=own["preset"] or "quick", device=own["device"]
+            )
+        found.out = out
+        return found
+
+    def run(
+        self, client: Any = None, *, workers: int = 2, retries: int = 1, threads: int = 1, show: Any = None
+    ) -> Sweep:
+        """Run all points that are not finished, and write the table and the report.
+
+        Args:
+            client: a ``dask.distributed.Client``; ``workers`` processes of this machine if None.
+            retries: number of times that a failed point is tried again. A worker that dies is replaced; its point
+                continues, and has failed when ten workers in a row died without any progress of it.
+            threads: number of torch threads of each worker.
+            show: called with the progress, a `Crew`; None prints nothing.
+
+        Raises:
+            KeyboardInterrupt: Ctrl-C, once the running points have reached a checkpoint.
+        """
+        from mesascope.sweeps.crew import Crew
+        from mesascope.sweeps.gathering import write_gathered
+        from mesascope.sweeps.workers import connected
+
+        retries = require_count("retries", retries, least=0)
+        self.out.mkdir(parents=True, exist_ok=True)
+        with locked(self.out):
+            self._save()
+            done, left = self._sorted()
+            tasks = {point.key: as_task(point, self.out.resolve()) for point in left}
+            crew = Crew(run_point, tasks, retries, threads, show or (lambda crew: None))
+            crew.done += [point.key for point in done]
+            try:
+                if tasks:
+                    with contextlib.nullcontext(client) if client else connected(workers, threads=threads) as own:
+                        crew.work_on(own)
+            finally:
+                self.failed = dict(crew.failed)
+                write_gathered(self)
+        return self
+
+    def table(self) -> Table:
+        """A row for each setting and claim, and for each setting and measured number, of all finished points."""
+        from mesascope.sweeps.gathering import gathered
+
+        return gathered(self)
+
+    def plan(self) -> dict[str, Any]:
+        """Numbers of points: all, finished, begun; seconds of a finished point on average, and of all that are left."""
+        done, left = self._sorted()
+        times = self.seconds([point.key for point in done])
+        each = sum(times) / len(times) if times else None
+        begun = sum((self.out / point.key / "config.json").exists() for point in left)
+        return {
+            "runs": len(self.points), "finished": len(done), "begun": begun, "seconds_each": each,
+            "seconds_left": None if each is None else each * len(left),
+        }  # fmt: skip
+
+    def seconds(self, keys: Iterable[str]) -> list[float]:
+        """Time that each of these points took, from its timing.json."""
+        for key in keys:
+            if key not in self._seconds:
+                self._seconds[key] = sum(Run.open(self.out / key).times.values())
+        return [self._seconds[key] for key in keys]
+
+    def finished(self) -> list[tuple[Point, Run]]:
+        """The finished points, each with its run."""
+        return [(point, Run.open(self.out / point.key)) for point in self._sorted()[0]]
+
+    def _sorted(self) -> tuple[list[Point], list[Point]]:
+        """Points that are finished, and those that are not."""
+        there = {point.key: _is_finished(self.out / point.key) for point in self.points}
+        done, left = ([point for point in self.points if there[point.key] is wanted] for wanted in (True, False))
+        return done, left
+
+    def _point(self, task: Any, changes: dict[str, Any], block: tuple[int, int] | None) -> Point:
+        if not self.is_study:
+            seed, seeds = block or (0, 1)
+            return Point(self.task, self.place, "", changes, changes, seed, seeds, self.device)
+        require_choice("preset", self.preset, task.presets)
+        usual = task.presets[self.preset]
+        seed, seeds = block or (0, usual.seeds)
+        record = to_record(usual)
+        for name, value in {**changes, "seeds": seeds}.items():
+            _put(record, name, value)
+        settings = to_record(from_record(record, type(usual)))
+        changes = {name: _got(settings, name) for name in changes}
+        return Point(self.task, self.place, self.preset, changes, settings, seed, seeds, self.device)
+
+    def _save(self) -> None:
+        blocks = ",".join(f"{seed}:{seed + seeds}" for seed, seeds in self.blocks)
+        own = {
+            "schema": 2, "task": self.task, "place": self.place, "preset": self.preset, "settings": self.axes,
+            "seeds": blocks, "device": self.device,
+        }  # fmt: skip
+        write_json(self.out / SWEEP, own)
+
+    def __repr__(self) -> str:
+        return f"Sweep of {self.name} in {self.out}: {len(self.points)} points"
+
+
+def _is_finished(folder: Path) -> bool:
+    """True for a run whose last files are there; a damaged one runs again, and fails with the sentence for its file."""
+    with contextlib.suppress(RunDirectoryError):
+        ends = (folder / name for name in ("config.json", "finished.json", "report.html"))
+        return all(file.exists() for file in ends) and Run.open(folder).is_complete
+    return False
+
+
+def _checked(settings: Any) -> Mapping[str, Sequence[Any]]:
+    require_instance("settings", settings, Mapping, "pass {'n_context': [5, 10]}, say")
+    for name, values in settings.items():
+        if isinstance(values, str) or not isinstance(values, Sequence) or not values:
+            raise ArgumentTypeError(f"{name} must have a list of some values, but has {shown(values)}: pass one.")
+        if name == "seeds":
+            raise ArgumentError("seeds must be blocks of seeds, but is a setting here: pass seeds='0:20' apart.")
+        if name in COLUMNS:
+            raise ArgumentError(f"a setting must not be called {', '.join(COLUMNS)}, but is called {name}: rename it.")
+        if len({repr(value) for value in values}) < len(values):
+            raise ArgumentError(f"{name} must have different values, but has {shown(values)}: name each once.")
+    return settings
+
+
+def _blocks(seeds: str) -> list[tuple[int, int]]:
+    """First seed and number of seeds of each block in ``0:10,10:20``.
+
+    >>> _blocks("0:10,10:15")
+    [(0, 10), (10, 5)]
+    >>> _blocks("5:5")
+    Traceback (most recent call last):
+    mesascope.errors.ArgumentError: seeds must be blocks first:end without overlap, but is '5:5': pass 0:20, say.
+    """
+    found: list[tuple[int, int]] = []
+    for block in str(seeds).split(","):
+        ends = re.fullmatch(r"\s*(\d{1,18}):(\d{1,18})\s*", block)
+        first, end = (int(ends[1]), int(ends[2])) if ends else (0, 0)
+        if first >= end or any(first < other + count and other < end for other, count in found):
+            raise ArgumentError(f"seeds must be blocks first:end without overlap, but is {seeds!r}: pass 0:20, say.")
+        found.append((first, end - first))
+    return found
+
+
+def _put(record: dict[str, Any], name: str, value: Any) -> None:
+    """Set a field of a record by its dotted name."""
+    *groups, last = name.split(".")
+    for index, group in enumerate([*groups, last]):
+        known = [key for key in record if key not in ("kind", "name")] if isinstance(record, dict) else []
+        prefix = ".".join(groups[:index])
+        require_choice(f"a setting{f' of {prefix}' if prefix else ''}", group, known)
+        if index < len(groups):
+            record = record[group]
+    record[last] = value
+
+
+def _got(record: Any, name: str) -> Any:
+    for part in name.split("."):
+        record = record[part]
+    return record
