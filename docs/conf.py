@@ -31,6 +31,8 @@ myst_heading_anchors = 4
 # Outputs of the tutorials are committed: docs/notebooks.py executes those whose code has changed.
 nb_execution_mode = "off"
 nb_merge_streams = True
+# Patterns of pages that may not exist yet.
+suppress_warnings = ["toc.empty_glob"]
 
 autodoc_typehints = "signature"
 autodoc_member_order = "bysource"
