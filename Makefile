@@ -28,7 +28,7 @@ lint: .venv/installed-dev
 # Tutorials whose code has changed are executed; warnings are errors.
 docs: .venv/installed-docs
 	$(BIN)/python docs/notebooks.py
-	$(BIN)/python -m sphinx --quiet --jobs 2 --fail-on-warning --keep-going docs build/site
+	$(BIN)/python -m sphinx --quiet --jobs 2 --fail-on-warning docs build/site
 	@echo "open build/site/index.html"
 
 mutations: .venv/installed-dev

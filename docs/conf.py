@@ -31,11 +31,10 @@ myst_heading_anchors = 4
 # Outputs of the tutorials are committed: docs/notebooks.py executes those whose code has changed.
 nb_execution_mode = "off"
 nb_merge_streams = True
-# Patterns of pages that may not exist yet.
-suppress_warnings = ["toc.empty_glob"]
 
 autodoc_typehints = "signature"
 autodoc_member_order = "bysource"
+autodoc_inherit_docstrings = False
 autodoc_preserve_defaults = True
 python_use_unqualified_type_names = True
 python_maximum_signature_line_length = 100

@@ -4,7 +4,6 @@ import importlib
 import inspect
 import json
 import re
-import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -23,29 +22,35 @@ def write(app):
     """Write all generated pages to ``docs/generated``."""
     docs = Path(app.srcdir)
     folder = docs / "generated"
-    shutil.rmtree(folder, ignore_errors=True)
-    (folder / "studies").mkdir(parents=True)
-    (folder / "reference").mkdir()
-    for name in ("CONTRIBUTING", "CHANGELOG", "SECURITY"):
-        text = re.sub(r"\]\(docs/", "](../", (ROOT / f"{name}.md").read_text())
-        (folder / f"{name.lower()}.md").write_text(text)
-    write_studies(docs / "results", folder / "studies")
-    write_reference(folder / "reference")
+    pages = {
+        f"{name.lower()}.md": re.sub(r"\]\(docs/", "](../", (ROOT / f"{name}.md").read_text())
+        for name in ("CONTRIBUTING", "CHANGELOG", "SECURITY")
+    }
+    pages |= studies(docs / "results") | reference()
+    for old in folder.rglob("*.*"):
+        if str(old.relative_to(folder)) not in pages:
+            old.unlink()
+    for name, text in pages.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.exists() or path.read_text() != text:  # an unchanged page is not built again
+            path.write_text(text)
 
 
-def write_studies(results, folder):
+def studies(results):
     """A page for each published run, and a table of all."""
-    rows = []
+    pages, rows = {}, []
     for path in sorted(results.iterdir()):
         run = open_run(path)
         claims = json.loads((path / "claims.json").read_text())
-        (folder / f"{path.name}.md").write_text(study_page(path, run, claims))
+        pages[f"studies/{path.name}.md"] = study_page(path, run, claims)
         rows.append(f"| [{path.name}]({path.name}.md) | {run.config['question']} | {counts_text(claims)} |")
-    (folder / "index.md").write_text(
+    pages["studies/index.md"] = (
         "# Studies\n\nEach page shows the figures and claims of one published run, as `docs/results` holds them.\n\n"
         "| run | question | claims |\n|---|---|---|\n" + "\n".join(rows) + "\n\n"
         "```{toctree}\n:hidden:\n:glob:\n\n*\n```\n"
     )
+    return pages
 
 
 def study_page(path, run, claims):
@@ -72,21 +77,18 @@ def study_page(path, run, claims):
     return "\n\n".join(parts) + "\n"
 
 
-def write_reference(folder):
-    """A page for each package, with the docstrings of the names that it defines."""
+def reference():
+    """A page for each package, with the docstrings of the names that it defines, and a list of all."""
     seen = set()
-    pages = {}
-    for package in PACKAGES:
-        name = package if package == "mesascope" else f"mesascope.{package}"
-        pages[package] = package_page(name, seen)
-    for package, text in pages.items():
-        (folder / f"{package}.rst").write_text(text)
+    names = {package: package if package == "mesascope" else f"mesascope.{package}" for package in PACKAGES}
+    pages = {f"reference/{package}.rst": package_page(name, seen) for package, name in names.items()}
     listed = "\n".join(f"   {package}" for package in PACKAGES)
-    (folder / "index.rst").write_text(
+    pages["reference/index.rst"] = (
         "Reference\n=========\n\nPublic names, from their docstrings; *[source]* shows the code. The names of "
         ":doc:`mesascope` itself are stable; others are provisional (:doc:`../../versions`).\n\n"
         f".. toctree::\n   :maxdepth: 1\n\n{listed}\n"
     )
+    return pages
 
 
 def package_page(name, seen):
@@ -99,7 +101,7 @@ def package_page(name, seen):
         found = getattr(module, one)
         home = getattr(found, "__module__", name) or name
         key = (home, getattr(found, "__qualname__", one))
-        if name == "mesascope" or not home.startswith(name + ".") and home != name or key in seen:
+        if name == "mesascope" or (not home.startswith(name + ".") and home != name) or key in seen:
             elsewhere.append(one)
             continue
         seen.add(key)
@@ -128,7 +130,9 @@ def link(app, docname, source):
     up = "../" * docname.count("/")
     text = re.sub(r"\]\((?:\.\./docs/)?results\)", f"]({up}generated/studies/index.md)", source[0])
     text = re.sub(r"\]\((?:\.\./docs/)?results/([\w+-]+)\)", rf"]({up}generated/studies/\1.md)", text)
-    text = re.sub(r"\]\((?:\.\./)*(CONTRIBUTING|CHANGELOG|SECURITY)\.md\)", lambda m: f"]({up}generated/{m[1].lower()}.md)", text)
+    text = re.sub(
+        r"\]\((?:\.\./)*(CONTRIBUTING|CHANGELOG|SECURITY)\.md\)", lambda m: f"]({up}generated/{m[1].lower()}.md)", text
+    )
     text = re.sub(r"\]\((?:\.\./)+README\.md(?:#[\w-]*)?\)", f"]({up}index.md)", text)
     text = re.sub(r"(?<!!)\[([^\]]*)\]\((?:\.\./)+(?:benchmarks|tests|src)[^)]*\)", r"\1", text)
     text = re.sub(r"\[([^\]]*)\]\(explore\.html\)", r'<a href="explore.html">\1</a>', text)

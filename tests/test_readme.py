@@ -18,7 +18,9 @@ from mesascope.studies.language.recall import KINDS, RECALLING
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
-WRITTEN = sorted(path for path in DOCS.rglob("*.md") if not {"results", "generated"} & {*path.relative_to(DOCS).parts[:-1]})
+WRITTEN = sorted(
+    path for path in DOCS.rglob("*.md") if not {"results", "generated"} & {*path.relative_to(DOCS).parts[:-1]}
+)
 PAGES = {path.name: path.read_text() for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md")}
 PAGES |= {str(path.relative_to(DOCS)): path.read_text() for path in WRITTEN}
 # A page that says so is one session, of which each example goes on from those before; else each stands alone.

@@ -24,7 +24,6 @@ from mesascope import (
 )
 from mesascope.learners import KernelSmoother, NearestNeighbours
 from mesascope.streams import stream
-from mesascope.tasks import Context
 
 HERE = Path(__file__).parent
 # A two-sided claim for each verdict, with intervals that fit one picture.
@@ -92,7 +91,9 @@ def construction():
         ax.imshow(matrix[0].detach(), cmap="RdBu", vmin=-1, vmax=1)
         ax.set(xticks=range(3), yticks=range(3), xticklabels=names, yticklabels=names)
         ax.set_title(title, fontsize=9)
-        for (row, column), value in zip(torch.cartesian_prod(*[torch.arange(3)] * 2).tolist(), matrix[0].flatten(), strict=True):
+        for (row, column), value in zip(
+            torch.cartesian_prod(*[torch.arange(3)] * 2).tolist(), matrix[0].flatten(), strict=True
+        ):
             ax.text(column, row, f"{value:.2f}", ha="center", va="center", fontsize=8)
     return fig
 
