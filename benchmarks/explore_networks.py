@@ -2,6 +2,7 @@
 
 Published runs hold no weights, so each network is trained here, with the plan of a study's preset. A folder of
 src/mesascope/explore/networks holds the weights, the config, and record.json: tasks, training, seed, algorithm, loss.
+Then assets/first.json is written, with which the page answers before Python does; ``first`` as NAME writes it alone.
 """
 
 from __future__ import annotations
@@ -16,6 +17,9 @@ import torch
 
 import mesascope
 from mesascope import learners, lenses, nets
+from mesascope.explore.page import subjects
+from mesascope.explore.payload import FIRST_TASKS, payload
+from mesascope.explore.setup import Setup
 from mesascope.records import registered, to_record
 from mesascope.streams import stream
 from mesascope.tasks import LinearDynamics, LinearRegression
@@ -96,7 +100,23 @@ def _algorithm(learner: Any) -> Any:
     return to_record(learner)
 
 
+def first() -> None:
+    """Write the networks and two tasks of each as JSON, with numbers of 8 digits."""
+    found = json.dumps(rounded(payload(Setup(subjects()), FIRST_TASKS)), separators=(",", ":"))
+    (FOLDER.parent / "assets" / "first.json").write_text(found + "\n")
+
+
+def rounded(found: Any) -> Any:
+    if isinstance(found, dict):
+        return {name: rounded(one) for name, one in found.items()}
+    if isinstance(found, list):
+        return [*map(rounded, found)]
+    return float(f"{found:.8g}") if isinstance(found, float) else found
+
+
 if __name__ == "__main__":
     known = regressors() | predictors()
     for chosen in sys.argv[1:] or known:
-        make(chosen, *known[chosen])
+        if chosen != "first":
+            make(chosen, *known[chosen])
+    first()

@@ -186,6 +186,7 @@ EXAMPLES: dict[str, dict[str, list[Callable[..., Any]]]] = {
                 True,
             ),
         ],
+        "block-multiples": [lambda: nets.BlockMultiplesConfig(3, ("blank", "now", "before"), 2, 2, token_clip=4.0)],
         "language-model": [
             lambda: nets.LanguageModelConfig(
                 nets.CausalTransformerConfig(

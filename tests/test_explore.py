@@ -17,15 +17,19 @@ from mesascope import lenses
 from mesascope.cli import main
 from mesascope.errors import ArgumentError
 from mesascope.explore import run_text
-from mesascope.explore.controls import Controls
+from mesascope.explore.files import asset
+from mesascope.explore.first import First
 from mesascope.explore.inside import Inside
 from mesascope.explore.one_task import OneTask
-from mesascope.explore.page import subjects
+from mesascope.explore.page import complete, controls_of, subjects
 from mesascope.explore.parting import BREAKS, Parting
+from mesascope.explore.payload import FIRST_TASKS, payload
+from mesascope.explore.plots import ROLES
+from mesascope.explore.ranges import MOST_PAIRS
 from mesascope.explore.run_list import RunList
 from mesascope.explore.sequences import Sequences
 from mesascope.explore.server import Sessions, serve
-from mesascope.explore.setup import MOST_PAIRS, ROLES, Setup
+from mesascope.explore.setup import Setup
 from mesascope.explore.shipped import NETWORKS, PREDICTORS, REGRESSORS, shipped
 from mesascope.explore.subjects import Subject, own_subject
 from mesascope.learners import GradientDescent
@@ -117,7 +121,7 @@ def test_marks_are_what_each_label_counts(setup):
 
 
 def test_controls_move_the_settings(setup):
-    controls, heard = Controls(setup), []
+    controls, heard = controls_of(setup), []
     setup.listen(lambda: heard.append(1))
     for name, one in controls.sliders.items():
         one.value = 2 * one.step + one.start
@@ -272,16 +276,58 @@ def test_a_path_outside_the_page_is_not_served(served):
     assert loop.run_until_complete(get("claims.json")) == 404
 
 
-def test_sessions_wait_and_say_why_a_page_cannot_load():
+def error_of(doc):
+    return doc.get_model_by_name("task_error").text
+
+
+def test_a_page_that_cannot_load_says_why():
     def load():
         raise ArgumentError("x must be <y>.")
 
-    sessions = Sessions(load)
+    sessions, early, late = Sessions(load), Document(), Document()
+    sessions(early)
+    sessions.drawn.set()
     while not sessions.problem:
         pass
-    doc = Document()
-    sessions(doc)
-    assert doc.template_variables["problem"] == "x must be <y>."
+    sessions(late)
+    for one in early.session_callbacks:
+        one.callback()
+    assert "x must be &lt;y&gt;." in error_of(early)
+    assert "x must be &lt;y&gt;." in error_of(late)
+
+
+def test_the_page_opens_with_the_numbers_of_the_shipped_networks(found):
+    """`python benchmarks/explore_networks.py first` writes them."""
+
+    def same(a, b):
+        if isinstance(a, dict):
+            return a.keys() == b.keys() and all(same(a[name], b[name]) for name in a)
+        if isinstance(a, list):
+            return len(a) == len(b) and all(map(same, a, b))
+        return a == (pytest.approx(b, rel=1e-6, abs=1e-7) if isinstance(b, float) else b)
+
+    assert same(json.loads(asset("first.json")), json.loads(json.dumps(payload(Setup(found), FIRST_TASKS))))
+
+
+def test_points_and_settings_stay_when_python_takes_over(found):
+    doc, first = Document(), First.shipped()
+    first.add_to(doc)
+    own, controls = first.drawing, first.controls
+    controls.subject.value, controls.again.tags = "looped-10", [1]
+    for name, one in json.loads(asset("first.json"))["subjects"]["looped-10"]["values"].items():
+        controls.sliders[name].value = one
+    controls.sliders["noise"].value = 0.4
+    own.live.data = {"x": [0.3, 1.0], "y": [0.0, 2.0], "pair": [-1, 4]}
+    complete(doc, first, found)
+    assert own.live.data["x"] == [0.3, 1.0]
+    setup = controls.setup
+    assert (setup.name, setup.seed, setup.values["noise"], setup.values["depth"]) == ("looped-10", 1, 0.4, 2)
+    assert own.curves.data["network"]
+    steps = [one.callback for one in doc.session_callbacks]
+    for step in steps:
+        step()
+    assert own.answer.tags == ["server", "complete"]
+    assert doc.get_model_by_name("parting_left").document is doc
 
 
 @pytest.mark.parametrize(
@@ -291,6 +337,7 @@ def test_sessions_wait_and_say_why_a_page_cannot_load():
         (["nosuch:thing"], "LEARNER must be RUN, RUN:TRAINING"),
         (["x:y", "--sklearn", "Ridge()"], "takes one learner, but is given x:y and --sklearn"),
         (["--port", "70000"], "--port must be from 0 to 65535, but is 70000"),
+        (["--host", "0.0.0.0"], "--host must be one address of this machine, but is '0.0.0.0': pass the one"),
         (["--host", "8.8.8.8"], "--host must be an address of this machine, but is '8.8.8.8'"),
         (["--save", "nosuch/page.html"], "--save must be a file in a folder that exists"),
     ],

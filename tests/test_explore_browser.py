@@ -1,11 +1,14 @@
 """The page of mesascope explore in Debian's chromium, driven by Playwright."""
 
-import json
+import asyncio
 import re
 import shutil
 import subprocess
 import sys
+import threading
+from functools import partial
 from pathlib import Path
+from queue import Queue
 
 import pytest
 import torch
@@ -15,9 +18,11 @@ api = pytest.importorskip("playwright.sync_api", reason="Playwright is not insta
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium: apt-get install chromium")
 
-from mesascope.explore.page import subjects  # noqa: E402
+from mesascope.explore.page import complete, fill, subjects  # noqa: E402
 from mesascope.explore.payload import LEARNERS  # noqa: E402
+from mesascope.explore.plots import ROLES  # noqa: E402
 from mesascope.explore.saving import page as saved_page  # noqa: E402
+from mesascope.explore.server import Sessions, serve  # noqa: E402
 from mesascope.explore.setup import Setup  # noqa: E402
 from mesascope.explore.shipped import REGRESSORS  # noqa: E402
 from mesascope.lenses.needs import predict_in_eval  # noqa: E402
@@ -32,7 +37,7 @@ PLACE = """([source, index]) => {
   const box = view.el.getBoundingClientRect(), data = doc.get_model_by_name(source).data_source.data;
   return [box.left + view.frame.x_scale.compute(data.x[index]), box.top + view.frame.y_scale.compute(data.y[index])];
 }"""
-CURVE = "() => [...Bokeh.documents[0].get_model_by_name('curve_network').data_source.data.network]"
+CURVE = "(role) => [...Bokeh.documents[0].get_model_by_name('curve_network').data_source.data[role]]"
 POINTS = "(name) => [...Bokeh.documents[0].get_model_by_name(name).data_source.data.x]"
 
 
@@ -64,7 +69,7 @@ def saved(tmp_path_factory):
 class Visit:
     """A page with what it asked for and what went wrong."""
 
-    def __init__(self, browser, address, width=1600, scheme="light"):
+    def __init__(self, browser, address, width=1600, scheme="light", *, waits=True):
         self.page = browser.new_page(viewport={"width": width, "height": 1000}, color_scheme=scheme)
         self.asked, self.errors = [], []
         self.page.set_default_timeout(PATIENCE)
@@ -73,17 +78,19 @@ class Visit:
         self.page.on("pageerror", lambda error: self.errors.append(str(error)))
         self.page.goto(address)
         self.page.wait_for_selector("body.ready")
+        if waits:
+            self.page.wait_for_selector("main:not(.waits)")
         self.page.wait_for_function(
             "() => Bokeh.documents[0].get_model_by_name('curve_network')?.data_source.data.x.length > 2"
         )
         self.page.wait_for_timeout(300)
 
-    def changes(self, action):
-        """Do something and wait for other curves."""
-        before = self.page.evaluate(CURVE)
+    def changes(self, action, role="network"):
+        """Do something and wait for another curve."""
+        curve = f"() => JSON.stringify(({CURVE})('{role}'))"
+        before = self.page.evaluate(curve)
         action()
-        self.page.wait_for_function(f"(before) => JSON.stringify(({CURVE})()) !== before",
-                                    arg=json.dumps(before, separators=(",", ":")))  # fmt: skip
+        self.page.wait_for_function(f"(before) => ({curve})() !== before", arg=before)
 
     def spot(self, source, index):
         """Place of a point once the axes have settled."""
@@ -150,14 +157,12 @@ def test_a_point_that_was_held_can_still_be_dragged(visit):
 def test_every_slider_moves_by_keyboard(visit):
     for name in ("scale", "noise", "pairs", "depth"):
         visit.changes(lambda name=name: visit.slide(name))
+    for title in ("Input scale", "Angle of the matrix (degrees)"):
+        assert visit.page.get_by_role("slider", name=title).count() == 1
     visit.page.locator(f"#{visit.place('subject')} select").select_option(label="two looped layers, 1 input")
     visit.page.wait_for_timeout(500)
-    role = CURVE.replace("data.network", "data.algorithm")
     for name in ("eta", "gamma"):
-        before = visit.page.evaluate(role)
-        visit.slide(name)
-        visit.page.wait_for_function(f"(before) => JSON.stringify(({role})()) !== before",
-                                     arg=json.dumps(before, separators=(",", ":")))  # fmt: skip
+        visit.changes(lambda name=name: visit.slide(name), "algorithm")
 
 
 def test_curves_are_those_of_the_points_that_a_slider_draws(visit):
@@ -200,6 +205,50 @@ def test_a_point_is_moved_by_keyboard_alone(visit):
     visit.page.keyboard.press("Control+A")
     visit.page.keyboard.type("2.5")
     visit.changes(lambda: visit.page.keyboard.press("Enter"))
+
+
+@pytest.fixture
+def early():
+    """Address of a server whose Python is not ready until the event is set."""
+    ready, told = threading.Event(), Queue()
+
+    def load():
+        assert ready.wait(PATIENCE)
+        found = subjects()
+        return partial(fill, found=found), partial(complete, found=found)
+
+    def work():
+        asyncio.set_event_loop(asyncio.new_event_loop())
+        server, address = serve(Sessions(load))
+        told.put((server, address))
+        server.io_loop.start()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    server, address = told.get()
+    yield address, ready
+    ready.set()
+    server.io_loop.add_callback(server.io_loop.stop)
+    thread.join()
+
+
+def test_the_page_answers_before_python_and_keeps_its_points(browser, early):
+    address, ready = early
+    visit = Visit(browser, address, waits=False)
+    visit.changes(lambda: visit.page.get_by_role("button", name="New task").click())
+    visit.changes(lambda: visit.slide("noise"))
+    visit.changes(lambda: visit.drag("points", 0, 40, -60))
+    assert visit.page.locator("main.waits").count()
+    before = {role: visit.page.evaluate(CURVE, role) for role in ROLES}
+    points = visit.page.evaluate(POINTS, "points")
+    ready.set()
+    visit.page.wait_for_selector("main:not(.waits)")
+    visit.page.wait_for_timeout(500)
+    assert visit.page.evaluate(POINTS, "points") == points
+    for role, one in before.items():
+        assert visit.page.evaluate(CURVE, role) == pytest.approx(one, abs=1e-6)
+    visit.changes(lambda: visit.drag("points", 1, 0, 50))
+    visit.done()
 
 
 def test_no_narrow_page_scrolls_sideways(browser, address):

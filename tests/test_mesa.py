@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 from torch.func import grad, hessian, jacfwd, jacrev, vmap
-from torch.nn.functional import logsigmoid, normalize
+from torch.nn.functional import logsigmoid, normalize, pad
 from torture_mesa import is_right, judged
 
 from mesascope.errors import ArgumentError, ArgumentTypeError, NumericalError
@@ -26,6 +26,7 @@ from mesascope.ops import (
     without_reading_values,
 )
 from mesascope.streams import stream
+from mesascope.tasks import LinearDynamics
 
 METHODS = {
     "exact": mesa_attention,
@@ -640,6 +641,20 @@ def test_without_reading_values_it_gives_the_same_numbers_or_nan(ridge_kind):
         with without_reading_values(on_cpu=True):  # of more than thirty large eigenvalues, 30 iterations miss some
             steep = problem(100, dk=64, dtype=torch.float32) | {"ridge": torch.full((3,), 1e-6)}
             assert attend(steep, ridge_kind=ridge_kind).isnan().any()
+
+
+@pytest.mark.parametrize("scale", [1.0, 3.0, 10.0])
+def test_raw_keys_of_linear_dynamics_are_solved_and_derived_without_reading_values(scale):
+    """The layer that is ridge regression with the noise's ridge, as the studies of chapter 3 train it on a GPU."""
+    sequence = LinearDynamics(length=51, start="uniform").sample(64, stream(0, "raw keys"))
+    keys = scale * pad(sequence, (0, 10))[:, None]  # keys of 20 entries, as theirs
+    inputs = {"q": keys[..., 1:, :], "k": keys[..., :-1, :], "v": sequence[:, None, 1:]}
+    inputs["ridge"] = torch.tensor([1e-3 * scale**2])
+    exact = with_gradients(inputs)
+    with without_reading_values(on_cpu=True):
+        found = with_gradients(inputs)
+    for one, expected in zip(found, exact, strict=True):
+        assert gap(one, expected) < 5e-3
 
 
 @pytest.mark.parametrize("t", [0, 1, 30])

@@ -230,3 +230,36 @@ def test_a_bug_is_planted_for_a_while_and_leaves_no_trace():
     with bug.planted():
         assert GradientDescent(1, 1.0).forward(None, None) is None
     assert dict(vars(GradientDescent)) == own
+
+
+LARGER = """
+def larger(compare):
+    def wrong(*arguments):
+        found = compare(*arguments)
+        return type(found)(found.names, found.mean + 9, found.covariance, found.n)
+
+    return wrong
+
+
+BUG = Mutation("losses are larger by 9", "mesascope.lenses:measure_learners", larger)
+"""
+
+
+def test_bugs_of_an_own_study_are_planted_and_what_turns_is_printed(study_file, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    text = study_file.read_text().replace("from mesascope.study import", "from mesascope.study import Mutation,")
+    text = text.replace('    name="my_study",', '    name="my_study", mutations=(BUG,), mutated={"seeds": 3},')
+    study_file.write_text(text.replace("\nSTUDY = ", f"{LARGER}\n\nSTUDY = "))
+    # Without premises, equal seeds and untrained networks satisfy what eight steps do.
+    assert main(["mutate", f"{study_file}:STUDY", "--format", "json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert (found["study"], found["sound"]) == ("my_study", {"better": "holds", "small": "holds"})
+    assert found["turned"]["losses are larger by 9"] == {"better": "fails", "small": "undecided"}
+    assert found["turned"]["networks are untrained"] == {}
+    assert main(["mutate", f"{study_file}:STUDY"]) == 1
+    printed = capsys.readouterr().out
+    assert "better (fails), small (undecided)" in printed
+    assert "4 bugs, of which " in printed
+    assert main(["mutate", "one-stepp"]) == 2
+    assert "study must be one of" in capsys.readouterr().err
+    assert not Path("runs").exists()

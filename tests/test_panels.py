@@ -33,6 +33,13 @@ def test_every_panel_of_the_sixteen_figures_has_a_row():
     assert {int(re.match(r"\d+", row[0])[0]) for row in rows("Transformers")} == set(range(1, 17))
 
 
+def test_every_figure_and_table_of_chapter_three_has_a_row():
+    names = [row[0] for row in rows("Mesa-optimisation")]
+    figures = {int(number) for name in names for number in re.findall(r"(?<!section )\b3\.(\d+)", name.split(":")[0])}
+    assert figures >= set(range(1, 14))
+    assert any(name.startswith("Table 3.1") for name in names)
+
+
 def test_claims_and_figures_of_panels_exist():
     for panel, claims, figures in rows():
         found = list(named(claims))

@@ -13,6 +13,7 @@ from mesascope.meta import MetaLearner
 from mesascope.nets import (
     MLP,
     AttentionConfig,
+    BlockMultiples,
     CausalTransformer,
     CausalTransformerConfig,
     ClassifierConfig,
@@ -38,7 +39,7 @@ SEQUENCE = LinearDynamics(d=3, length=9).sample(4, stream(0, "pretrained"))
 
 def told(net):
     dtype = next(net.parameters()).dtype
-    if isinstance(net, SequencePredictor | Prompted):
+    if isinstance(net, SequencePredictor | Prompted | BlockMultiples):
         return net(SEQUENCE.to(dtype))
     if isinstance(net, LanguageModel):
         return net(torch.arange(5))
@@ -188,7 +189,7 @@ def test_a_network_is_shown_in_a_line(name, build):
     assert len(repr(net)) < 250
     assert "\n" not in repr(net)
     assert repr(net).startswith(type(net).__name__)
-    if not isinstance(net, EmbeddedDescent | Prompted | MetaLearner) and name != "classifier":
+    if not isinstance(net, EmbeddedDescent | Prompted | BlockMultiples | MetaLearner) and name != "classifier":
         assert "\n" not in repr(net.transformer)
         assert "Point" not in repr(net.transformer.layers)
 

@@ -1,5 +1,7 @@
 """Lenses of predictors: errors along sequences, and algorithms read from blocks of weights."""
 
+import dataclasses
+
 import pytest
 import torch
 from torch import nn
@@ -19,7 +21,13 @@ from mesascope.lenses import (
     probe,
     reverse_engineer,
 )
-from mesascope.nets import AttentionConfig, CausalTransformerConfig, SequencePredictorConfig
+from mesascope.nets import (
+    AttentionConfig,
+    BlockMultiples,
+    BlockMultiplesConfig,
+    CausalTransformerConfig,
+    SequencePredictorConfig,
+)
 from mesascope.streams import stream
 from mesascope.tasks import LinearDynamics, ObservedDynamics
 from mesascope.training import Training, pair_half_mse, train
@@ -96,6 +104,29 @@ def test_a_path_leads_from_the_network_to_its_algorithm():
     torch.testing.assert_close(half, (net.products()[0].w_pv + read.algorithm.products()[0].w_pv) / 2)
 
 
+@pytest.mark.parametrize("keep", [None, 16])
+def test_blocks_that_are_read_are_trained_on_from_what_was_read(keep):
+    config = built().config
+    heads = dataclasses.replace(config.transformer.heads, init_scale=1.0)
+    body = dataclasses.replace(config.transformer, heads=heads, token_clip=2.0)
+    read = reverse_engineer(dataclasses.replace(config, transformer=body).build(stream(1, "init")).double(), keep=keep)
+    start = BlockMultiples.read_from(read)
+    assert start.kept == read.kept
+    assert float(read.algorithm(SEQUENCES).detach().abs().mean()) > 0.01
+    torch.testing.assert_close(start(SEQUENCES), read.algorithm(SEQUENCES), rtol=1e-9, atol=1e-9)
+    for own, known in zip(start.products(), read.algorithm.products(), strict=True):
+        torch.testing.assert_close(own, known)
+    plan = Training(steps=40, batch=16, learning_rate=0.01)
+    after = train(lambda generator: start.float(), LinearDynamics(D, 12), plan, [0]).member(0)
+    with torch.no_grad():
+        losses = [float(per_task_errors(net, SEQUENCES.float()).mean()) for net in (read.algorithm.float(), after)]
+    assert losses[1] < losses[0]
+    assert after.kept == read.kept
+    for found, own in zip(after.coefficients(), (read.kq, read.pv), strict=True):
+        assert bool((found[own == 0] == 0).all())
+        assert not torch.equal(found, own.float())
+
+
 def test_pair_sums_hold_a_gradient_step_from_any_multiple_of_the_identity():
     step = OnlineGradientDescent(1, 0.05, w0=0.4 * torch.eye(D).double())
     sums = PairSums((0, 0, 0.05, -0.05 * 0.4), (0, 0, 0, 0))
@@ -110,6 +141,13 @@ def test_pair_sums_hold_a_gradient_step_from_any_multiple_of_the_identity():
         (lambda: measure_predictors({"gd": []}, [], SEQUENCES), ArgumentTypeError, "gd must be a list"),
         (lambda: reverse_engineer(built(), keep=40), ArgumentError, "keep must be at most 32"),
         (lambda: reverse_engineer(built(forget=True)), ArgumentTypeError, "reverse_engineer must be given a predictor"),
+        (lambda: BlockMultiplesConfig(D, ("now", "blank")), ArgumentError, "channels must be a tuple that begins with"),
+        (lambda: BlockMultiplesConfig(D, ("blank",)).build()(torch.ones(2, 4, D + 1)), ArgumentError, "sequence must "),
+        (
+            lambda: BlockMultiples(BlockMultiplesConfig(D, ("blank",)), kq=torch.ones(1, 1, 2, 2)),
+            ArgumentError,
+            r"kq must have shape \(1, 1, 1, 1\)",
+        ),
         (lambda: reverse_engineer(built()).pair_sums(), ArgumentError, "pair_sums must be asked of one layer"),
         (lambda: built(normalise=True).with_products([]), ArgumentError, "with_products must be asked of linear"),
         (lambda: built().with_products([]), ArgumentError, "products must be of 2 layers"),

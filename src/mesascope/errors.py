@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 __all__ = [
     "ArgumentError", "ArgumentTypeError", "MesascopeError", "MissingPackageError", "NumericalError",
-    "RunDirectoryError", "one_line", "plain", "refuse", "require_callable", "require_choice", "require_count",
+    "RunDirectoryError", "one_line", "plain", "raised", "refuse", "require_callable", "require_choice", "require_count",
     "require_double", "require_instance", "require_number", "require_package", "shown",
 ]  # fmt: skip
 
@@ -64,6 +64,11 @@ def one_line(error: object) -> str:
     """Message of another package's error, on one line of at most 200 characters and without its full stop."""
     line = " ".join(str(error).split()).rstrip(".")
     return line if len(line) <= 200 else f"{line[:197]}..."
+
+
+def raised(error: BaseException | None) -> str:
+    """Type and message of another package's error, for use within a sentence."""
+    return f"{type(error).__name__} ({one_line(error)})"
 
 
 def refuse(

@@ -100,6 +100,15 @@ ledger F                                    | a folder of runs must be a folder
 ledger --format                             | missing value for argument '--format'
 ledger --format xml                         | invalid choice 'xml' for argument '--format': expected one of
 ledger --lr 3                               | unrecognized options: --lr
+verify                                      | a folder of runs must exist, but runs does not
+verify N                                    | a folder of runs must exist
+verify F                                    | a folder of runs must be a folder
+verify R --format xml                       | invalid choice 'xml' for argument '--format': expected one of
+verify R --since                            | missing value for argument '--since'
+verify R --since nowhere                    | --since must be
+verify R --device cpu                       | --device must be given with --rerun
+verify R --rerun --device abacus            | --device must be one that torch finds
+verify --lr 3                               | unrecognized options: --lr
 """
 LINES = dict(map(str.strip, line.split(" | ", 1)) for line in REFUSED.strip().splitlines())
 

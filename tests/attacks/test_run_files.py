@@ -45,6 +45,7 @@ config.json                   command            null 5 []
 config.json                   created            null 5 []
 config.json                   versions           null 5 "x" [] {"torch":2}
 config.json                   machine            null 5 {}
+config.json                   processor          null 5 {}
 config.json                   python             null 3.11
 config.json                   git                5 [] {}
 claims.json                   @                  null 12 "x" {} true [5] [null] ["x"] [[]] [{}]
@@ -103,7 +104,8 @@ CASES = [
 
 # What a position may be without; every other is missed.
 OPTIONAL = {
-    "hash", "question", "source", "deviations", "command", "created", "versions", "machine", "python", "git",
+    "hash", "question", "source", "deviations", "command", "created", "versions", "machine", "processor",
+    "python", "git",
     "comparison", "weights", "training", "mse", "config.seeds",
 }  # fmt: skip
 

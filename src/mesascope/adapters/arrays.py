@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from mesascope.errors import ArgumentError, ArgumentTypeError, refuse, require_callable, require_package, shown
+from mesascope.errors import ArgumentError, ArgumentTypeError, raised, refuse, require_callable, require_package, shown
 from mesascope.evidence.numbers import unmasked
 from mesascope.progress import tracked
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Context, check_inputs
-from mesascope.tasks.calling import LearnerError, display_name, raised, takes
+from mesascope.tasks.calling import LearnerError, display_name, takes
 
 
 def from_numpy(function: Callable[..., Any]) -> NumpyLearner:

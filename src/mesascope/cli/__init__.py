@@ -1,4 +1,4 @@
-"""The command line: ``list | run | identify | explore | language | report | ledger``."""
+"""The command line: ``list | run | identify | explore | language | report | ledger | verify | mutate``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,11 @@ LEAST_COLUMNS = 40
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; return 0 on success, 1 for a closed pipe, 2 on error, 130 if interrupted."""
+    """Run the command line and return the exit status.
+
+    It is 0 on success, 1 for changes that ``verify`` finds, bugs that ``mutate`` finds unnoticed, or a closed pipe, 2
+    on error, and 130 if interrupted.
+    """
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     if sys.stderr is None:  # closed: take its file descriptor, so that no other file does
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115
@@ -31,9 +35,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _refused("standard output must be open, but is closed: redirect it to a file, or to /dev/null.")
     _prepare()
     try:
-        _run(arguments)
+        status = _run(arguments)
         sys.stdout.flush()
-        return 0
+        return status
     except SystemExit as stop:  # tyro has printed help or an error
         return int(stop.code or 0)
     except MesascopeError as error:
@@ -54,19 +58,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
 
 
-def _run(arguments: list[str]) -> None:
+def _run(arguments: list[str]) -> int:
     if arguments == ["--version"]:
         from mesascope import __version__
 
         print(f"mesascope {__version__}")
-        return
+        return 0
     with naming_flags(arguments):
         gc.disable()  # loading studies makes many objects, none of them garbage
         try:
             command = parsed(with_own_study(arguments))
         finally:
             gc.enable()
-        command()
+        return command() or 0
 
 
 def _prepare() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -45,17 +47,19 @@ class Explore:
 
             print(save(own, self.save).resolve())
             return
+        gc.disable()  # importing bokeh makes many objects, none of them garbage
         from mesascope.explore.server import Sessions, run, serve
 
         folders = self.runs or tuple(path for path in (Path("runs"),) if path.is_dir())
 
         def load() -> Any:
-            from mesascope.explore.page import fill, subjects
+            from mesascope.explore.page import complete, fill, subjects
 
             found = subjects(own)
-            return lambda doc: fill(doc, found, folders)
+            return partial(fill, found=found, folders=folders), partial(complete, found=found, folders=folders)
 
-        server, address = serve(Sessions(load), self.host, self.port)
+        server, address = serve(load()[0] if own else Sessions(load), self.host, self.port)
+        gc.enable()
         print(f"mesascope explore: {address} (Ctrl-C stops it)", flush=True)
         run(server, address, opens=self.open)
 

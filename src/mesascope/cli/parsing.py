@@ -14,13 +14,15 @@ import tyro
 from mesascope.cli.explore import Explore
 from mesascope.cli.identify import Identify
 from mesascope.cli.language import language_command
+from mesascope.cli.mutate import Mutate
 from mesascope.cli.reading import Ledger, ListStudies, Report
 from mesascope.cli.run import one_of, run_command
+from mesascope.cli.verify import Verify
 from mesascope.errors import ArgumentError, MesascopeError
 from mesascope.records import registered
 
 
-def parsed(arguments: list[str]) -> Callable[[], None]:
+def parsed(arguments: list[str]) -> Callable[[], int | None]:
     """Parse the arguments into a command that can be called.
 
     Raises:
@@ -31,6 +33,7 @@ def parsed(arguments: list[str]) -> Callable[[], None]:
     commands = {
         "run": run_command(arguments), "identify": Identify, "language": language_command(arguments),
         "explore": Explore, "list": ListStudies, "report": Report, "ledger": Ledger,
+        "verify": Verify, "mutate": Mutate,
     }  # fmt: skip
     said = io.StringIO()
     try:

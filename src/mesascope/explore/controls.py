@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from bokeh.models import Button, Select
 
 from mesascope.explore.plots import helped, slider
-from mesascope.explore.ranges import at_share
-from mesascope.explore.setup import MOST_PAIRS, Setup
+from mesascope.explore.ranges import CHOSEN, MOST_PAIRS, at_share
+
+if TYPE_CHECKING:  # the page begins before torch is imported
+    from mesascope.explore.setup import Setup
 
 # Title, ends and step of each slider, and its sentence of help.
 SLIDERS = {
@@ -23,34 +26,53 @@ SLIDERS = {
 
 
 class Controls:
-    """Controls of a page; ``roots`` are their models by name."""
+    """Controls of a page; ``roots`` are their models by name.
 
-    def __init__(self, setup: Setup) -> None:
-        self.setup, self._quiet = setup, False
-        titles: list[Any] = [(name, one.title) for name, one in setup.subjects.items()]
-        self.subject = Select(title="Network or learner", value=setup.name, options=titles, name="subject")
-        self.chosen = Select(title="Compared with", value=setup.chosen, options=[*setup.catalogue], name="chosen")
+    Args:
+        subjects: titles of the learners of the first menu, by name; the first one is chosen.
+        catalogue: names of the learners to compare with.
+        values: positions of the sliders.
+    """
+
+    def __init__(self, subjects: Mapping[str, str], catalogue: Sequence[str], values: Mapping[str, float]) -> None:
+        titles: list[Any] = [*subjects.items()]
+        chosen = CHOSEN if CHOSEN in catalogue else catalogue[0]
+        self.subject = Select(title="Network or learner", value=titles[0][0], options=titles, name="subject")
+        self.chosen = Select(title="Compared with", value=chosen, options=[*catalogue], name="chosen")
         self.sliders = {
-            name: slider(title, low, max(high, 2 * setup.values[name]), setup.values[name], step, name=name)
+            name: slider(title, low, max(high, 2 * values.get(name, 0.5)), values.get(name, 0.5), step, name=name)
             for name, (title, low, high, step, _) in SLIDERS.items()
         }
-        self.again = Button(label="New task", name="again")
+        self.sliders["free"].show_value = False  # its title has the parameter's number
+        self.again = Button(label="New task", name="again")  # its tag is the number of the task
+        self._quiet = False
+
+    @property
+    def widgets(self) -> dict[str, Any]:
+        return {"subject": self.subject, "chosen": self.chosen, **self.sliders, "again": self.again}
+
+    @property
+    def roots(self) -> dict[str, Any]:
+        helps = {name: one[-1] for name, one in SLIDERS.items()} | {
+            "subject": "The learner in blue: a trained network, or yours.",
+            "chosen": "Any algorithm of the catalogue of identify, in green.",
+            "again": "Draws another task from the same family.",
+        }
+        return {f"control_{name}": helped(widget, helps[name]) for name, widget in self.widgets.items()}
+
+    def connect(self, setup: Setup) -> None:
+        """Give the settings of the page to ``setup``, and its changes from now on."""
+        self.setup = setup
+        setup.choose(self.subject.value)
+        setup.chosen, setup.seed = self.chosen.value, (self.again.tags or [0])[0]
+        setup.values = {name: one.value for name, one in self.sliders.items()}
+        self.chosen.options = [*setup.catalogue]
         self.subject.on_change("value", lambda attr, old, new: self._choose(new))
         self.chosen.on_change("value", lambda attr, old, new: self._compare(new))
         self.again.on_click(self._draw)
         for name, one in self.sliders.items():
             one.on_change("value", lambda attr, old, new, name=name: self._move(name, new))
         self._show()
-
-    @property
-    def roots(self) -> dict[str, Any]:
-        helps = {name: (one, SLIDERS[name][-1]) for name, one in self.sliders.items()}
-        helps |= {
-            "subject": (self.subject, "The learner in blue: a trained network, or yours."),
-            "chosen": (self.chosen, "Any algorithm of the catalogue of identify, in green."),
-            "again": (self.again, "Draws another task from the same family."),
-        }
-        return {f"control_{name}": helped(widget, text) for name, (widget, text) in helps.items()}
 
     def extended(self) -> None:
         """Show the whole catalogue in the menu."""
@@ -94,4 +116,4 @@ class Controls:
         if free is not None:
             span = self.setup.catalogue[self.setup.chosen].free[free]
             title = f"Parameter {free} = {at_share(span, self.setup.values['free']):.3g}"
-        own.update(title=title, show_value=False)
+        own.title = title

@@ -17,8 +17,8 @@ from bokeh.models import (
     Spinner,
 )
 
-from mesascope.explore.plots import LOOKS, MARKS, alert, helped, legend, plot, words
-from mesascope.explore.setup import MOST_PAIRS, ROLES
+from mesascope.explore.plots import LOOKS, MARKS, ROLES, alert, helped, legend, plot, words
+from mesascope.explore.ranges import MOST_PAIRS
 
 
 def _source(*columns: str) -> ColumnDataSource:
@@ -58,13 +58,17 @@ class Drawing:
         return {name: getattr(self, name) for name in names}
 
     @property
+    def widgets(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in ("pair", "x", "y", "add", "delete")}
+
+    @property
     def roots(self) -> dict[str, Any]:
         helps = {
-            "pair": (self.pair, "The point that x and y below belong to, for use without a mouse."),
-            "x": (self.x, "Its input, or its place on the slice."), "y": (self.y, "Its label."),
-            "add": (self.add, "Adds a pair at the query."), "delete": (self.delete, "Deletes the chosen pair."),
+            "pair": "The point that x and y below belong to, for use without a mouse.",
+            "x": "Its input, or its place on the slice.", "y": "Its label.",
+            "add": "Adds a pair at the query.", "delete": "Deletes the chosen pair.",
         }  # fmt: skip
-        points = {f"control_{name}": helped(widget, text) for name, (widget, text) in helps.items()}
+        points = {f"control_{name}": helped(widget, helps[name]) for name, widget in self.widgets.items()}
         return {"task_figure": self.figure, "task_error": self.error, "task_answer": self.answer, **points}
 
     def _figure(self) -> Any:

@@ -40,7 +40,8 @@ class Inside:
         self.eigenvalues = ColumnDataSource({"x": [], "y": []})
         self.spectrum = self._spectrum()
         self.later = Later(doc, self._work, self._show, self.mark, self.error, 250, unseen=False)
-        setup.listen(self.later.request)
+        self.begin = self.later.request
+        setup.listen(self.begin)
 
     def _spectrum(self) -> Any:
         found = plot("Spectral filter", "eigenvalue of X'X / n", "factor on its direction", height=300)
@@ -54,6 +55,8 @@ class Inside:
             found.add_layout(whisker(colour, base="x", source=source))
             items[role] = lines
         ticks = found.scatter("x", "y", source=self.eigenvalues, marker="dash", angle=np.pi / 2, size=16, color="gray")
+        own = [one for role in FILTERED if role != "ridge" for one in items[role]]
+        found.y_range.renderers = [*own, ticks]  # ridge regression's factors grow without bound at small eigenvalues
         self.legend = legend(found, {**items, "eigenvalues of the task above": [ticks]})
         return found
 

@@ -9,8 +9,7 @@ from typing import Any
 from bokeh.document import Document
 from bokeh.models import Div
 
-from mesascope.explore.plots import say
-from mesascope.explore.subjects import sentence
+from mesascope.explore.plots import say, sentence
 
 # Milliseconds until numbers are marked as stale.
 MOMENT = 150
@@ -44,7 +43,7 @@ class Later:
         self.wait, self.unseen, self._due = wait, unseen, False
         mark.on_change("tags", lambda attr, old, new: self._seen())
         self.doc, self.compute, self.show, self.mark, self.error = doc, compute, show, mark, error
-        self._waits = self._again = self._busy = self._marks = False
+        self._waits = self._again = self._busy = self._marks = self._failed = False
         self.mark.update(text="Updating…", css_classes=["fresh"])
 
     def request(self) -> None:
@@ -102,9 +101,11 @@ class Later:
             self._again = False
             self._begin()
             return
-        if failed is None:
-            say(self.error, "")
-            self.show(found)
-        else:
+        if failed is not None:
             say(self.error, sentence(failed))
+        elif self._failed:  # others show errors there, too
+            say(self.error, "")
+        self._failed = failed is not None
+        if failed is None:
+            self.show(found)
         self.mark.css_classes = ["fresh"]

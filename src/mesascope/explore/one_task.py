@@ -9,9 +9,9 @@ import torch
 
 from mesascope.explore import predicting
 from mesascope.explore.drawing import Drawing
-from mesascope.explore.plots import say
-from mesascope.explore.setup import MOST_PAIRS, Setup
-from mesascope.explore.subjects import sentence
+from mesascope.explore.plots import say, sentence
+from mesascope.explore.ranges import MOST_PAIRS
+from mesascope.explore.setup import Setup
 from mesascope.tasks import Context, Episode
 
 POINTS = 81  # of each curve
@@ -20,11 +20,17 @@ _DRAWN = ("scale", "noise", "pairs")
 
 
 class OneTask:
-    """Panel of one task. Inputs are shown along the query's direction; dragging changes them along it."""
+    """Panel of one task. Inputs are shown along the query's direction; dragging changes them along it.
 
-    def __init__(self, setup: Setup) -> None:
-        self.setup, self.drawing, self._quiet, self._drawn = setup, Drawing(), False, None
+    Args:
+        drawing: its models; points that it shows already stay where they are.
+    """
+
+    def __init__(self, setup: Setup, drawing: Drawing | None = None) -> None:
+        self.setup, self.drawing, self._quiet, self._drawn = setup, drawing or Drawing(), False, None
         own = self.drawing
+        if own.live.data["x"]:
+            self._drawn, _ = self._key, self._placed()
         for model, what, action in (
             (own.live, "data", self._compute), (own.pair, "value", self._point),
             (own.x, "value", self._typed), (own.y, "value", self._typed),
@@ -41,24 +47,29 @@ class OneTask:
 
     def refresh(self) -> None:
         """Draw the task anew if its settings changed; compute all curves."""
-        key = (self.setup.name, self.setup.seed, *(self.setup.values[name] for name in _DRAWN))
         try:
-            if key != self._drawn:
-                self._drawn = key
-                self._draw()
+            if self._drawn != self._key:
+                self._drawn = self._key
+                self._put(self._placed())
             self._compute()
         except Exception as error:
             say(self.drawing.error, sentence(error))
 
-    def _draw(self) -> None:
+    @property
+    def _key(self) -> tuple[Any, ...]:
+        """Settings that the task is drawn from."""
+        return self.setup.name, self.setup.seed, *(self.setup.values[name] for name in _DRAWN)
+
+    def _placed(self) -> list[tuple[float, float, int]]:
+        """Draw the task; return its query and pairs, placed along the query's direction."""
         (x, y), xq, _ = self.setup.task()
         x, y, xq = x[0], y[0, :, 0], xq[0, 0]
         self._direction = xq / xq.norm() if len(xq) > 1 else torch.ones_like(xq)
         places = x @ self._direction
         self._rest = x - places[:, None] * self._direction
-        rows = zip(places.tolist(), y.tolist(), range(len(places)), strict=True)
-        self._put([(float(xq @ self._direction), 0.0, -1), *rows])
         self.drawing.figure.xaxis.axis_label = "input x" if len(xq) == 1 else "input along the query's direction"
+        rows = zip(places.tolist(), y.tolist(), range(len(places)), strict=True)
+        return [(float(xq @ self._direction), 0.0, -1), *rows]
 
     def _put(self, rows: Sequence[tuple[float, float, int]]) -> None:
         """Show the query (first row) and pairs."""
@@ -99,8 +110,7 @@ class OneTask:
         own.curves.data = {"x": grid.tolist(), **{role: one[1:].tolist() for role, one in found.items()}}
         own.answers.data = {"x": places[:1], **{role: one[:1].tolist() for role, one in found.items()}}
         own.line.location = places[0]
-        pairs = [row[:2] for row in rows[1:]]
-        own.marks.data = predicting.marks(learners["network"], episode, pairs)
+        own.marks.data = predicting.marks(learners["network"], episode, [row[:2] for row in rows[1:]])
         own.name(self.setup.titles)
         own.said(predicting.said(self.setup.titles, {role: float(one[0]) for role, one in found.items()}))
         say(own.error, " ".join(dict.fromkeys(failed)))
@@ -119,8 +129,7 @@ class OneTask:
 
     @property
     def _index(self) -> int:
-        value = self.drawing.pair.value
-        return 0 if value == "query" else int(value)
+        return 0 if self.drawing.pair.value == "query" else int(self.drawing.pair.value)
 
     def _typed(self) -> None:
         rows, own = self._rows, self.drawing
@@ -136,12 +145,6 @@ class OneTask:
             self.drawing.pair.value = str(len(rows))
 
     def _deleted(self) -> None:
-        rows = self._rows
-        if self._index:
-            del rows[self._index]
-            self._put(rows)
+        if index := self._index:
+            self._put([row for place, row in enumerate(self._rows) if place != index])
             self._compute()
-
-    @property
-    def roots(self) -> dict[str, Any]:
-        return self.drawing.roots

@@ -1,17 +1,16 @@
-"""Document of the page: panels in the order of the template."""
+"""Panels of the page and their learners."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bokeh.core.templates import get_env
 from bokeh.document import Document
-from bokeh.events import DocumentReady, Event
+from bokeh.events import DocumentReady
 
-from mesascope.explore.controls import SLIDERS, Controls
-from mesascope.explore.files import asset
+from mesascope.explore.controls import Controls
+from mesascope.explore.first import First
 from mesascope.explore.inside import Inside
 from mesascope.explore.later import Later
 from mesascope.explore.one_task import OneTask
@@ -19,32 +18,9 @@ from mesascope.explore.parting import Parting
 from mesascope.explore.plots import words
 from mesascope.explore.run_list import RunList
 from mesascope.explore.sequences import Sequences
-from mesascope.explore.setup import TASKS, Setup
+from mesascope.explore.setup import Setup
 from mesascope.explore.shipped import REGRESSORS, shipped
 from mesascope.explore.subjects import Subject
-
-# Anchor, title, text, controls, figures and layout of each panel below the first.
-SECTIONS = (
-    ("parting", "Where they part",
-     f"The same learners on {TASKS:,} fresh tasks, paired; bars are intervals of 99 %.",
-     ("break",), ("parting_left", "parting_right", "parting_broken"), "halves"),
-    ("inside", "Inside",
-     "Weights of the network beside those of a network constructed to run the algorithm at the sliders' step sizes, "
-     "the factor with which predictions take up each direction of the inputs, and the attention of softmax layers.",
-     (), ("inside_trained_kq", "inside_built_kq", "inside_trained_pv", "inside_built_pv", "inside_spectrum",
-          "inside_attention"), "quarters"),
-    ("sequences", "Sequences",
-     "Elements of a linear system, each predicted from those before it by a hybrid of softmax and mesa layers, two "
-     "softmax layers, and least squares. A probe is a linear map from a layer's tokens to the next element.",
-     ("angle", "system_noise", "start"), ("sequences_left", "sequences_right", "sequences_probe"), "thirds"),
-    ("runs", "Runs",
-     "Folders of runs with their verdicts. A claim is judged by its interval, drawn against the shaded range that its "
-     "bound allows.",
-     ("run", "claim", "stage", "first", "second", "metric", "read"),
-     ("runs_table", "runs_curves", "runs_claims", "runs_shown", "runs_arrays"), "halves"),
-)  # fmt: skip
-NOTE = "Every change of a setting measures the panels in view anew."
-CONTROLS = ("subject", "chosen", *SLIDERS, "again")
 
 
 def subjects(own: Mapping[str, Subject] | None = None) -> dict[str, Subject]:
@@ -52,41 +28,52 @@ def subjects(own: Mapping[str, Subject] | None = None) -> dict[str, Subject]:
     return {**(own or {}), **{name: shipped(name) for name in REGRESSORS}}
 
 
-def template() -> Any:
-    return get_env().from_string(asset("page.html"))
-
-
-def variables(known: Sequence[str], sections: Sequence[tuple[Any, ...]], note: str = "") -> dict[str, Any]:
-    """Variables of the template; ``known`` are names of roots."""
-    panels = [("task", "One task"), *((anchor, title) for anchor, title, *_ in sections)]
-    return {
-        "page_css": asset("page.css"), "page_js": asset("page.js"), "controls": CONTROLS, "panels": panels,
-        "sections": sections, "note": note, "known": list(known),
-    }  # fmt: skip
+def controls_of(setup: Setup) -> Controls:
+    """Controls that show and change the settings."""
+    titles = {name: one.title for name, one in setup.subjects.items()}
+    found = Controls(titles, [*setup.catalogue], setup.values)
+    found.connect(setup)
+    return found
 
 
 def fill(doc: Document, found: Mapping[str, Subject], folders: Sequence[Path] = ()) -> None:
     """Put the page into a document of a session."""
     setup = Setup(found)
-    controls, task = Controls(setup), OneTask(setup)
-    parting, inside = Parting(setup, doc), Inside(setup, doc, task.episode)
-    sequences, runs = Sequences(doc), RunList(folders, doc)
-    panels = (controls, task, parting, inside, sequences, runs)
-    more = Later(doc, lambda: setup.extend, lambda _: controls.extended(), words(""), task.drawing.error, 1000)
+    first = First(controls_of(setup))
+    steps = [*_steps(doc, first, setup, folders)]
+    for step in steps[:-1]:
+        step()
+    first.add_to(doc)
+    doc.on_event(DocumentReady, lambda event: steps[-1]())  # the browser shows the first panel before
 
-    def begin(event: Event) -> None:
-        """Compute the other panels' numbers once the browser shows the first panel."""
-        for one in (parting.later.request, inside.later.request, sequences.move, runs.later.request, more.request):
+
+def complete(doc: Document, first: First, found: Mapping[str, Subject], folders: Sequence[Path] = ()) -> None:
+    """Take over a page that has opened, and fill the places of its other panels one after another."""
+    setup = Setup(found)
+    first.controls.connect(setup)
+    for step in _steps(doc, first, setup, folders):
+        doc.add_next_tick_callback(step)
+
+
+def _steps(doc: Document, first: First, setup: Setup, folders: Sequence[Path]) -> Sequence[Callable[[], None]]:
+    """Actions that fill the page, and begin the computations of its panels last."""
+    own = first.drawing
+    task, begin = OneTask(setup, own), list[Callable[[], None]]()
+    own.answer.tags = ["server"]
+    more = Later(doc, lambda: setup.extend, lambda _: first.controls.extended(), words(""), own.error, 1000)
+
+    def put(make: Callable[[], Any]) -> None:
+        panel = make()
+        first.fill(panel.roots)
+        begin.append(panel.begin)
+
+    def end() -> None:
+        own.answer.tags = ["server", "complete"]
+        for one in (*begin, more.request):
             one()
 
-    doc.on_event(DocumentReady, begin)
-    roots: dict[str, Any] = {}
-    for panel in panels:
-        roots |= panel.roots
-    with doc.models.freeze():  # or each root collects all models again
-        for name, model in roots.items():
-            model.name = name
-            doc.add_root(model)
-    doc.title = "mesascope explore"
-    doc.template = template()
-    doc.template_variables.update(variables([*roots], SECTIONS, NOTE))
+    makers: tuple[Callable[[], Any], ...] = (
+        lambda: Parting(setup, doc), lambda: Inside(setup, doc, task.episode), lambda: Sequences(doc),
+        lambda: RunList(folders, doc),
+    )  # fmt: skip
+    return (*(lambda make=make: put(make) for make in makers), end)

@@ -6,13 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 from bokeh.document import Document
-from bokeh.models import Button, ColumnDataSource, LabelSet
+from bokeh.models import Button, ColumnDataSource, LabelSet, NoOverlap
 
 from mesascope import lenses
 from mesascope.explore.later import Later
-from mesascope.explore.plots import LOOKS, MARKS, WIDTH, alert, helped, plot, say, whisker, words
-from mesascope.explore.setup import ROLES, Setup
-from mesascope.explore.subjects import sentence
+from mesascope.explore.plots import LOOKS, MARKS, ROLES, WIDTH, alert, helped, plot, say, sentence, whisker, words
+from mesascope.explore.setup import Setup
 from mesascope.identification import CONDITIONS
 from mesascope.measurement import Measurement
 from mesascope.streams import stream
@@ -48,7 +47,8 @@ class Parting:
         )
         self.figure.visible = False
         self.later = Later(doc, self._work, self._show, self.mark, self.error, unseen=False)
-        setup.listen(self.later.request)
+        self.begin = self.later.request
+        setup.listen(self.begin)
 
     def _break(self) -> None:
         self.breaks = not self.breaks
@@ -68,6 +68,7 @@ class Parting:
             names = [titles[role] for role in own]
             _rows(figure, names[::-1])
             _put(source, names, [*own.values()], [*own])
+            figure.visible = bool(own)
         if broken or self.figure.visible:
             self.figure.visible = bool(broken)
             _rows(self.figure, list(dict.fromkeys(name for name, _ in reversed(broken))))
@@ -144,5 +145,6 @@ def _dots(title: str, x: str, source: ColumnDataSource, height: int = 190, *, na
             )
         )
     found.x_range.range_padding = 0.5
+    found.xaxis.major_label_policy = NoOverlap()
     found.y_range.range_padding = 0.2
     return found

@@ -1,11 +1,14 @@
-"""Networks, tasks and learners of a saved page, as JSON for its JavaScript."""
+"""Networks, tasks and learners of the page, as JSON for its own JavaScript."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from mesascope.errors import refuse
-from mesascope.explore.setup import MOST_PAIRS, Setup
+from mesascope.explore.plots import SIGNS
+from mesascope.explore.predicting import DISCS
+from mesascope.explore.ranges import MOST_PAIRS
+from mesascope.explore.setup import LEAST_RIDGE, Setup
 from mesascope.nets import Concatenated, InContextRegressor
 from mesascope.tasks import LinearRegression
 
@@ -16,11 +19,24 @@ LEARNERS = (
     *(f"{one} kernel-smoother" for one in ("gaussian", "laplace", "exponential")),
     *(f"{one} kernel-ridge" for one in ("gaussian", "laplace", "manhattan", "quadratic", "cubic")),
 )  # fmt: skip
-# Tasks of each network.
-TASKS = 5
+# Tasks of each network on a saved page, and on one that a server answers later.
+TASKS, FIRST_TASKS = 5, 2
 
 
-def subject(setup: Setup, name: str) -> dict[str, Any]:
+def payload(setup: Setup, tasks: int = TASKS) -> dict[str, Any]:
+    """All that the page's JavaScript takes.
+
+    Args:
+        tasks: tasks of each network.
+    """
+    return {
+        "subjects": {name: subject(setup, name, tasks) for name in setup.subjects},
+        "catalogue": {name: spans(setup, name) for name in LEARNERS},
+        "least_ridge": LEAST_RIDGE, "signs": [SIGNS[True], SIGNS[False]], "discs": DISCS,
+    }  # fmt: skip
+
+
+def subject(setup: Setup, name: str, tasks: int) -> dict[str, Any]:
     """Weights, tasks and settings of a network, as JSON."""
     setup.choose(name)
     subject = setup.subject
@@ -44,8 +60,9 @@ def subject(setup: Setup, name: str) -> dict[str, Any]:
         algorithm = "centred gradient-descent"
     return {
         "title": subject.title, "titles": setup.titles, "d": subject.d_in, "looped": looped,
-        "layers": layers[:1] if looped else layers, "softmax": not network.linear, "algorithm": algorithm,
-        "gamma": subject.has_gamma, "values": values, "tasks": [_task(setup, seed) for seed in range(TASKS)],
+        "layers": layers[:1] if looped else layers, "softmax": not network.linear, "w_scale": family.w_scale,
+        "algorithm": algorithm, "gamma": subject.has_gamma, "values": values,
+        "tasks": [_task(setup, seed) for seed in range(tasks)],
     }  # fmt: skip
 
 

@@ -9,6 +9,7 @@ from bokeh.layouts import column
 from bokeh.models import Column, Div, Legend, LegendItem, Slider, TeeHead, Whisker, Widget
 from bokeh.plotting import figure
 
+from mesascope.errors import MesascopeError, raised
 from mesascope.explore.files import asset
 from mesascope.reports.panels import COLOURS
 
@@ -17,7 +18,9 @@ LOOKS: dict[str, tuple[str, str]] = {
     "network": (COLOURS["trained"], "solid"), "algorithm": (COLOURS["gd"], "dashed"),
     "ridge": (COLOURS["gd++"], "dotdash"), "chosen": (COLOURS["centred"], "dotted"),
 }  # fmt: skip
+ROLES = tuple(LOOKS)  # in the order of legends
 MARKS = {"network": "circle", "algorithm": "diamond", "ridge": "square", "chosen": "triangle"}
+_ANSWERS = "a learner must answer the tasks of the page"
 # Standard errors on each side of an interval of 99 %.
 WIDTH = 2.58
 SIGNS = {True: COLOURS["trained"], False: COLOURS["gd"]}
@@ -41,9 +44,11 @@ def plot(title: str, x: str, y: str, height: int = 360, tools: str = "", **optio
 
 def legend(found: Any, items: dict[str, list[Any]], columns: int = 2) -> Any:
     """Put a legend below a figure; a click hides a line."""
-    look: dict[str, Any] = {"background_fill_alpha": 0, "border_line_color": None, "padding": 0, "spacing": 2}
+    look: dict[str, Any] = {"background_fill_alpha": 0, "border_line_color": None, "padding": 0, "spacing": 8}
     labels = [LegendItem(label=name, renderers=renderers) for name, renderers in items.items()]
-    own = Legend(items=labels, ncols=columns, click_policy="hide", label_text_font_size="12px", **look)
+    own = Legend(
+        items=labels, ncols=columns, click_policy="hide", location="top_left", label_text_font_size="12px", **look
+    )
     found.add_layout(own, "below")
     return own
 
@@ -70,6 +75,11 @@ def words(text: str, kind: str = "", *, html: bool = False, **options: Any) -> D
     inner = text if html else escape(text)
     classes = [kind] if kind else []
     return Div(text=inner, stylesheets=[style()], css_classes=classes, sizing_mode="stretch_width", **options)
+
+
+def sentence(error: Exception, rule: str = _ANSWERS, remedy: str = "mend it") -> str:
+    """One sentence about an error, for the page; ``rule`` and ``remedy`` are for those of other packages."""
+    return str(error) if isinstance(error, MesascopeError) else f"{rule}, but raised {raised(error)}: {remedy}."
 
 
 def say(place: Div, sentence: str) -> None:

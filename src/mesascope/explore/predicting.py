@@ -9,8 +9,7 @@ import numpy as np
 import torch
 
 from mesascope.errors import NumericalError
-from mesascope.explore.plots import SIGNS
-from mesascope.explore.subjects import sentence
+from mesascope.explore.plots import SIGNS, sentence
 from mesascope.identification import smoother_weights
 from mesascope.lenses.needs import predict_in_eval
 from mesascope.shapes import Float, Tensor
@@ -53,5 +52,6 @@ def marks(learner: Any, episode: Episode, pairs: Sequence[tuple[float, float]]) 
 
 def said(titles: dict[str, str], answers: dict[str, float]) -> str:
     """Predictions at the query in one sentence."""
-    listed = ", ".join(f"{titles[role]} {answer:.3f}" for role, answer in answers.items())
+    numbers = {role: f"{one:.3f}" if np.isfinite(one) else "none" for role, one in answers.items()}
+    listed = "; ".join(f"{titles[role]}: {one}" for role, one in numbers.items())
     return f"Predictions at the query: {listed}. {DISCS}"

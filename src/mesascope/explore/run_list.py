@@ -13,8 +13,7 @@ from bokeh.models import Button, ColumnDataSource, Select
 from mesascope.errors import MesascopeError
 from mesascope.explore import run_text
 from mesascope.explore.later import Later
-from mesascope.explore.plots import LOOKS, alert, helped, legend, plot, say, words
-from mesascope.explore.subjects import sentence
+from mesascope.explore.plots import LOOKS, alert, helped, legend, plot, say, sentence, words
 from mesascope.runs import Run, find_runs
 
 NONE = "There is no folder of runs: pass some with --runs DIR, or make one by mesascope run one-step."
@@ -43,7 +42,8 @@ class RunList:
         for name, action in zip(names, actions, strict=True):
             self._on(name, action)
         self.later = Later(doc, lambda: self._read, self._put, self.mark, self.error)
-        self.again.on_click(self.later.request)
+        self.begin = self.later.request
+        self.again.on_click(self.begin)
 
     def _on(self, name: str, action: Callable[[], None]) -> None:
         def guarded() -> None:
@@ -51,7 +51,7 @@ class RunList:
                 say(self.error, "")
                 action()
             except (MesascopeError, OSError, KeyError, ValueError) as error:
-                say(self.error, sentence(error))
+                say(self.error, sentence(error, "a run must be readable", "repair or remove it"))
 
         self.menus[name].on_change("value", lambda attr, old, new: guarded())
 

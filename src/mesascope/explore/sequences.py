@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from bokeh.document import Document
 from bokeh.models import Button, ColumnDataSource
 
 from mesascope import learners, lenses
+from mesascope.evidence.numbers import nominal
 from mesascope.explore.later import Later
 from mesascope.explore.plots import LOOKS, MARKS, alert, helped, legend, plot, slider, words
 from mesascope.explore.shipped import PREDICTORS, shipped_predictor
@@ -46,7 +48,7 @@ class Sequences:
         self.right = self._lines(title, "known elements", self.by_element, "log")
         self.probe = self._probes()
         for one in (self.angle, self.noise):
-            one.on_change("value", lambda attr, old, new: self.move())
+            one.on_change("value", lambda attr, old, new: self.begin())
         self.again.on_click(self._start)
         self.one = Later(doc, self._predict, lambda columns: self.path.update(data=columns), words(""), self.error)
         self.later = Later(doc, self._work, self._show, self.mark, self.error, 250, unseen=False)
@@ -88,7 +90,7 @@ class Sequences:
             states.append(turn @ states[-1] + self.noise.value * noise[step])
         return torch.stack(states)[None]
 
-    def move(self) -> None:
+    def begin(self) -> None:
         """Predict the sequence; then compute the errors of many."""
         self.one.request()
         self.later.request()
@@ -107,11 +109,9 @@ class Sequences:
 
     def _start(self) -> None:
         self.seed += 1
-        self.move()
+        self.begin()
 
     def _work(self) -> Callable[[], Any]:
-        from dataclasses import replace
-
         family = replace(self.family, noise=self.noise.value)
 
         def work() -> Any:
@@ -125,8 +125,6 @@ class Sequences:
         return work
 
     def _show(self, found: Any) -> None:
-        from mesascope.evidence.numbers import nominal
-
         errors, probed = found
         means = {name: nominal(errors["mse", name])[0] for name in self.predictors}
         self.by_element.data = {"t": errors.cases["t"], **means}

@@ -2,74 +2,88 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import logging
 import socket
 import threading
 import webbrowser
 from collections.abc import Callable
-from typing import Any
+from functools import partial
 
 from bokeh.application import Application
 from bokeh.application.handlers import FunctionHandler
-from bokeh.core.templates import get_env
 from bokeh.document import Document
+from bokeh.events import DocumentReady
 from bokeh.server.server import Server
-from tornado.web import RequestHandler
 
-from mesascope.errors import ArgumentError, MesascopeError, one_line
-from mesascope.explore.files import asset
+from mesascope.errors import ArgumentError
+from mesascope.explore.first import First
+from mesascope.explore.plots import say, sentence, words
 
 LOOPBACK = "127.0.0.1"
+PATIENCE = 5  # seconds that imports wait for a first page to be opened, and then to be drawn
 Fill = Callable[[Document], None]
 
 
 class Sessions:
-    """Fills the document of each session; sessions wait on a page that reloads when ``load``, in a thread, has ended.
+    """Fills the document of each session: before ``load``, in a thread, has ended, with a page that answers by itself.
 
     Args:
-        load: imports and reads the page's parts, and returns the function that fills a document.
+        load: imports and reads the page's parts; returns two functions, which fill a document and complete a page.
     """
 
-    def __init__(self, load: Callable[[], Fill]) -> None:
-        self.load, self.fill, self.problem = load, None, ""
-        self.ended = threading.Event()
+    def __init__(self, load: Callable[[], tuple[Fill, Callable[[Document, First], None]]]) -> None:
+        self.load, self.problem = load, ""
+        self.fill: Fill | None = None
+        self.waiting, self.lock = list[tuple[Document, First]](), threading.Lock()
+        self.opened, self.drawn = threading.Event(), threading.Event()
         threading.Thread(target=self._load, daemon=True).start()
 
     def _load(self) -> None:
+        if self.opened.wait(PATIENCE):  # Python runs one thread at a time
+            self.drawn.wait(PATIENCE)
         try:
-            self.fill: Fill | None = self.load()
+            fill, complete = self.load()
         except Exception as error:
-            self.problem = _sentence(error)
-        self.ended.set()
+            self.problem, fill = _said(error), None
+            complete = lambda doc, first: say(first.drawing.error, self.problem)  # noqa: E731
+        with self.lock:
+            self.fill = fill
+            for doc, first in self.waiting:
+                doc.add_next_tick_callback(partial(self._complete, complete, doc, first))
+            self.waiting.clear()
+
+    def _complete(self, complete: Callable[[Document, First], None], doc: Document, first: First) -> None:
+        try:
+            complete(doc, first)
+        except Exception as error:
+            say(first.drawing.error, _said(error))
 
     def __call__(self, doc: Document) -> None:
-        try:
-            if self.fill is not None:
-                self.fill(doc)
-                return
-        except Exception as error:
-            self.problem = _sentence(error)
-            for root in [*doc.roots]:
-                doc.remove_root(root)
-        doc.title, doc.template = "mesascope explore", get_env().from_string(asset("wait.html"))
-        doc.template_variables.update(page_css=asset("page.css"), problem=self.problem)
+        self.opened.set()
+        with self.lock:
+            fill = self.fill
+            if fill is None:
+                first = First.shipped()
+                first.add_to(doc)
+                doc.on_event(DocumentReady, lambda event: self.drawn.set())
+                self.waiting.append((doc, first))
+                say(first.drawing.error, self.problem)
+        if fill is not None:
+            fill(doc)
 
 
-class _Loaded(RequestHandler):
-    """Answers once the page's parts are loaded."""
-
-    def initialize(self, ended: threading.Event) -> None:
-        self.ended = ended
-
-    async def get(self) -> None:
-        while not self.ended.is_set():
-            await asyncio.sleep(0.02)
+def _guarded(fill: Fill, doc: Document) -> None:
+    """Fill a document; an error is shown in place of the page."""
+    try:
+        fill(doc)
+    except Exception as error:
+        doc.clear()
+        doc.add_root(words(_said(error), "alert"))
 
 
-def _sentence(error: Exception) -> str:
-    return str(error) if isinstance(error, MesascopeError) else f"{type(error).__name__}: {one_line(error)}."
+def _said(error: Exception) -> str:
+    return sentence(error, "the learners of the page must load", "restart mesascope explore")
 
 
 def serve(fill: Fill, host: str = LOOPBACK, port: int = 0) -> tuple[Server, str]:
@@ -85,12 +99,11 @@ def serve(fill: Fill, host: str = LOOPBACK, port: int = 0) -> tuple[Server, str]
         ArgumentError: the port is in use, or the host is no address of this machine.
     """
     logging.getLogger("bokeh").setLevel(logging.ERROR)
-    logging.getLogger("tornado.access").setLevel(logging.CRITICAL)
+    for name in ("tornado.access", "bokeh.server.views.ws"):  # the latter advises flags of another command
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     _require_free(host, port)
-    options: dict[str, Any] = {"unused_session_lifetime_milliseconds": 30_000}
-    if isinstance(fill, Sessions):
-        options["extra_patterns"] = [("/loaded", _Loaded, {"ended": fill.ended})]
-    server = Server({"/": Application(FunctionHandler(fill))}, address=host, port=port, **options)
+    application = Application(FunctionHandler(partial(_guarded, fill)))
+    server = Server({"/": application}, address=host, port=port, unused_session_lifetime_milliseconds=30_000)
     names = {LOOPBACK, "localhost"} if host in (LOOPBACK, "localhost") else {host}
     origins = server._tornado.websocket_origins
     origins.clear()
@@ -100,6 +113,9 @@ def serve(fill: Fill, host: str = LOOPBACK, port: int = 0) -> tuple[Server, str]
 
 
 def _require_free(host: str, port: int) -> None:
+    if host in ("", "0.0.0.0"):  # the origins of its pages are not known
+        remedy = "pass the one that others reach it by, or leave it out"
+        raise ArgumentError(f"--host must be one address of this machine, but is {host!r}: {remedy}.")
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

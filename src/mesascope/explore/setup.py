@@ -10,17 +10,15 @@ import torch
 
 from mesascope import learners
 from mesascope.errors import ArgumentError
-from mesascope.explore.ranges import at_share, within
-from mesascope.explore.subjects import InOwnDtype, Subject, changed, sentence
+from mesascope.explore.plots import sentence
+from mesascope.explore.ranges import CHOSEN, MOST_PAIRS, TASKS, at_share, within
+from mesascope.explore.subjects import InOwnDtype, Subject, changed
 from mesascope.identification import Candidate, candidates
 from mesascope.streams import stream
 from mesascope.tasks import Episode
 from mesascope.tasks.calling import check_tasks, sample_tasks
 
-# Tasks of each comparison, the largest number of pairs, and the smallest ridge penalty.
-TASKS, MOST_PAIRS, LEAST_RIDGE = 1000, 40, 1e-3
-# Roles of learners on the page, in the order of legends.
-ROLES = ("network", "algorithm", "ridge", "chosen")
+LEAST_RIDGE = 1e-3  # smallest ridge penalty
 
 
 class Setup:
@@ -34,7 +32,7 @@ class Setup:
     """
 
     def __init__(self, subjects: Mapping[str, Subject]) -> None:
-        self.subjects, self.seed, self.chosen = dict(subjects), 0, "nearest-neighbours"
+        self.subjects, self.seed, self.chosen = dict(subjects), 0, CHOSEN
         self.values: dict[str, float] = {}
         self._listeners: list[Callable[[], None]] = []
         self._extended = False

@@ -15,7 +15,7 @@ from mesascope.lenses.needs import HasRule
 from mesascope.shapes import Float, Tensor
 from mesascope.streams import stream
 from mesascope.tasks import Context, Episode
-from mesascope.tasks.calling import check_answer, display_name, label, predict, raised, sample_tasks
+from mesascope.tasks.calling import check_answer, display_name, label, predict, sample_tasks
 
 
 @dataclass(frozen=True)
@@ -121,13 +121,6 @@ class InOwnDtype:
             found = predict(self.learner, own, xq.to(self.dtype))
             self._last = asked, check_answer(self.learner, found, (*xq.shape[:-1], context.y.shape[-1])).to(xq)
         return self._last[1].clone()
-
-
-def sentence(error: Exception) -> str:
-    """One sentence about an error, for the page."""
-    if isinstance(error, MesascopeError):
-        return str(error)
-    return f"a learner must answer the tasks of the page, but raised {raised(error)}: mend it."
 
 
 def changed(family: Any, **fields: Any) -> Any:

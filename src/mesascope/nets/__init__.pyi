@@ -18,6 +18,7 @@ from .embedding import (
 )
 from .language_model import LanguageModel as LanguageModel, LanguageModelConfig as LanguageModelConfig
 from .layers import Products as Products, TokenMLP as TokenMLP, set_products as set_products
+from .multiples import BlockMultiples as BlockMultiples, BlockMultiplesConfig as BlockMultiplesConfig
 from .points import HookedModule as HookedModule, HookPoint as HookPoint
 from .predictor import SequencePredictor as SequencePredictor, SequencePredictorConfig as SequencePredictorConfig
 from .pretrained import Pretrained as Pretrained

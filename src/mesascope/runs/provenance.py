@@ -14,6 +14,9 @@ from typing import Any
 
 from mesascope.errors import ArgumentError, require_double
 
+# Packages that can change the numbers of a run.
+PACKAGES = ("torch", "numpy", "scipy", "scikit-learn", "pillow", "tokenizers")
+
 
 def made_with(device: str, command: str) -> dict[str, Any]:
     """Provenance of a run that starts now, for config.json."""
@@ -21,9 +24,10 @@ def made_with(device: str, command: str) -> dict[str, Any]:
         "device": device,
         "command": command.encode("utf-8", "replace").decode(),
         "created": datetime.now(UTC).isoformat(timespec="microseconds"),
-        "versions": {name: installed(name) for name in ("mesascope", "torch", "numpy")},
+        "versions": {name: installed(name) for name in ("mesascope", *PACKAGES)},
         "python": platform.python_version(),
         "machine": _machine(device),
+        "processor": _processor(),
         "git": _commit(),
     }
 
@@ -71,6 +75,15 @@ def _machine(device: str) -> str:
     return f"{platform.machine()}, threads: {torch.get_num_threads()}"
 
 
+def _processor() -> str:
+    """Model of the processor, which decides on the order of sums."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    return next((line.partition(": ")[2] for line in lines if line.startswith("model name")), platform.processor())
+
+
 def installed(package: str) -> str:
     """Version of a package, or "not installed"."""
     try:
@@ -79,16 +92,22 @@ def installed(package: str) -> str:
         return "not installed"
 
 
+def git(folder: Path, *words: str) -> str:
+    """Output of git in a folder, whatever repository the environment names.
+
+    Raises:
+        OSError, subprocess.SubprocessError: git is not installed, or refuses.
+    """
+    own = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    command = ["git", "-C", str(folder), *words]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=5, env=own).stdout.strip()
+
+
 def _commit() -> str | None:
     """Commit of mesascope's own repository; None if its code is not tracked by a repository."""
-    file, own = Path(__file__), {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-
-    def git(*words: str) -> str:
-        command = ["git", "-C", str(file.parent), *words]
-        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=5, env=own).stdout.strip()
-
+    file = Path(__file__)
     try:
-        git("ls-files", "--error-unmatch", file.name)
-        return git("rev-parse", "HEAD")
+        git(file.parent, "ls-files", "--error-unmatch", file.name)
+        return git(file.parent, "rev-parse", "HEAD")
     except (OSError, subprocess.SubprocessError):
         return None

@@ -18,7 +18,7 @@ from mesascope.errors import ArgumentTypeError, RunDirectoryError, refuse, shown
 from mesascope.evidence import Arrays, Estimates, Stage
 from mesascope.files import write_aside
 from mesascope.runs.files import arrays_bytes, checksum, damaged, read_arrays, read_bytes, read_json, write_json
-from mesascope.runs.provenance import installed
+from mesascope.runs.provenance import PACKAGES, installed
 from mesascope.runs.schemas import Name, problem
 
 # Remedy for a damaged stage.
@@ -26,8 +26,6 @@ _AGAIN = "delete it and --resume the run"
 
 # Code that only displays or checks results; all other code of the package can change the numbers of a stage.
 PRESENTATION = ("cli", "explore", "reports", "testing", "__main__.py", "progress.py", "text.py")
-# Packages that can change the numbers of a stage.
-_PACKAGES = ("torch", "numpy", "scipy", "scikit-learn", "pillow", "tokenizers")
 
 
 class Results(Mapping[str, Stage]):
@@ -141,7 +139,7 @@ def record_hash(record: Any) -> str:
 def code_hash() -> str:
     """Hash of mesascope's code that can change a measurement, and of the versions of numerical packages."""
     root = Path(mesascope.__file__).parent
-    digest = hashlib.sha256("".join(f"{name} {installed(name)} " for name in _PACKAGES).encode())
+    digest = hashlib.sha256("".join(f"{name} {installed(name)} " for name in PACKAGES).encode())
     for path in sorted(root.rglob("*.py")):
         name = path.relative_to(root)
         if name.parts[0] not in PRESENTATION:

@@ -33,6 +33,7 @@ class Config(TypedDict):
     versions: NotRequired[dict[str, str]]
     python: NotRequired[str]
     machine: NotRequired[str]
+    processor: NotRequired[str]
     git: NotRequired[str | None]
 
 

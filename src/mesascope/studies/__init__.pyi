@@ -1,5 +1,6 @@
 from .lab import Lab as Lab
 from .ledger import ledger_rows as ledger_rows
+from .mutating import Mutated as Mutated, mutate as mutate
 from .running import (
     changed_settings as changed_settings,
     conclude as conclude,
@@ -7,3 +8,4 @@ from .running import (
     resume_run as resume_run,
     run_study as run_study,
 )
+from .verifying import Verification as Verification, verify as verify

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from mesascope.errors import ArgumentError, ArgumentTypeError, MesascopeError, one_line, refuse, require_callable, shown
+from mesascope.errors import ArgumentError, ArgumentTypeError, MesascopeError, raised, refuse, require_callable, shown
 from mesascope.modules import out_of_memory, run_with
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks.episodes import Context, Episode, check_episode, check_sequence
@@ -195,11 +195,6 @@ def label(model: object) -> str:
 def display_name(model: object) -> str:
     """Name of a learner or a family in tables: that of the function or class."""
     return getattr(model, "__name__", type(model).__name__)
-
-
-def raised(error: BaseException | None) -> str:
-    """Type and message of another package's error, for use within a sentence."""
-    return f"{type(error).__name__} ({one_line(error)})"
 
 
 def takes(model: Any, inputs: tuple[Any, ...]) -> bool:

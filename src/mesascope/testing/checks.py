@@ -14,11 +14,11 @@ from typing import Any
 import torch
 
 from mesascope import tasks
-from mesascope.errors import MesascopeError, require_number, shown
+from mesascope.errors import MesascopeError, raised, require_number, shown
 from mesascope.shapes import Tensor
 from mesascope.streams import stream
 from mesascope.tasks import Context, Episode
-from mesascope.tasks.calling import LearnerError, label, predict, raised, sample_tasks
+from mesascope.tasks.calling import LearnerError, label, predict, sample_tasks
 
 
 def check_learner(

@@ -13,11 +13,10 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 import torch
 from torch import distributed
 
-from mesascope.errors import ArgumentError, MesascopeError, refuse, require_callable, require_instance
+from mesascope.errors import ArgumentError, MesascopeError, raised, refuse, require_callable, require_instance
 from mesascope.modes import guarded
 from mesascope.progress import Progress, tell
 from mesascope.shapes import Tensor
-from mesascope.tasks.calling import raised
 from mesascope.training.finite import check_finite
 from mesascope.training.judging import BeforeAndAfter
 from mesascope.training.plan import Training

@@ -32,12 +32,14 @@ window.mesascope = window.mesascope || {};
   const hold = (doc) => {
     const figure = doc.get_model_by_name("task_figure"), view = figure && window.Bokeh.index.find_one(figure);
     const gestures = view?.canvas_view?.ui_event_bus?.ui_gestures;
-    if (gestures) { gestures.constructor.press_threshold = 2e9; plain(view); }
+    if (gestures) { gestures.constructor.press_threshold = 2e9; plain(view); label(doc); }
     else setTimeout(() => hold(doc), 100);
   };
   // Tell the panels that come into view.
+  let seen = null;
   const watch = (doc) => {
-    const seen = new IntersectionObserver((changes) => {
+    seen?.disconnect();
+    seen = new IntersectionObserver((changes) => {
       for (const { target, isIntersecting } of changes) {
         const mark = doc.get_model_by_name(target.id + "_mark");
         if (mark) mark.tags = isIntersecting ? ["seen"] : [];
@@ -45,22 +47,33 @@ window.mesascope = window.mesascope || {};
     });
     for (const section of document.querySelectorAll("section")) seen.observe(section);
   };
+  // Sliders are named for screen readers.
+  const label = (doc) => {
+    for (const model of doc._all_models.values()) if (model.type === "Slider") {
+      const handle = window.Bokeh.index.find_one(model)?.shadow_el.querySelector(".noUi-handle");
+      handle?.setAttribute("aria-label", model.title);
+    }
+  };
+  const look = (doc) => { own.paint(doc); fold(doc); watch(doc); label(doc); };
   own.ready = (doc) => {
-    own.paint(doc);
-    fold(doc);
+    look(doc);
     addEventListener("resize", () => fold(doc));
     dark.addEventListener("change", () => own.paint(doc));
     hold(doc);
-    watch(doc);
     document.body.classList.add("ready");
   };
-  const seen = new Set();
   const find = () => {
-    for (const doc of (window.Bokeh?.documents ?? []))
-      if (!seen.has(doc) && doc.roots().length) { seen.add(doc); own.ready(doc); }
-    if (!seen.size) setTimeout(find, 30);
+    const doc = window.Bokeh?.documents[0];
+    if (doc?.roots().length) own.ready(doc); else setTimeout(find, 30);
   };
   find();
+  // The server answers from now on; at last it has filled the other panels.
+  own.handed = (tags) => {
+    own.compute = null;
+    if (!tags.includes("complete")) return;
+    look(window.Bokeh.documents[0]);
+    document.querySelector("main").classList.remove("waits");
+  };
 
   // Buttons within tables choose a value of a menu.
   document.addEventListener("click", (event) => {

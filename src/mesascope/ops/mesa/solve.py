@@ -34,8 +34,8 @@ _SHRUNK = 10.0
 _ROUNDING, _ARRIVED = 4.0, 8.0
 # Tolerance of conjugate gradients for corrections and when no value may be read, and their iterations in that case.
 _COARSE, _UNREAD = 0.01, 30
-# Number of corrections before unsettled chunks are solved in float64.
-_CORRECTIONS = 4
+# Number of corrections before unsettled chunks are solved in float64, and of corrections when no value may be read.
+_CORRECTIONS, _UNREAD_CORRECTIONS = 4, 3
 
 
 class SolveResult(NamedTuple):
@@ -109,10 +109,11 @@ def refuse_singular(condition: Float[Tensor, "batch chunks"], heads: int, size: 
 
 
 def _unread(equations: NormalEquations, q: Tensor, factor: Factor | None) -> SolveResult:
-    """Solve by the factor and one correction, without choices that depend on values."""
+    """Solve by the factor and three corrections, without choices that depend on values."""
     factor = factorise(equations) if factor is None else factor
     x, _ = substitute(factor, q)
-    x = x + substitute(factor, q - equations.times(x))[0]
+    for _ in range(_UNREAD_CORRECTIONS):
+        x = x + substitute(factor, q - equations.times(x))[0]
     settled = _of_rounding(equations.largest(), q, x, q - equations.times(x)).all(-1)
     return SolveResult(x, _condition(equations, q, x, settled & (forgotten(equations.log_forget) <= _MOST)))
 

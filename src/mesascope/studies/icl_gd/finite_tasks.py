@@ -183,5 +183,5 @@ STUDY = Study(
                        lambda seeded: lambda self, seed: seeded(self, seed + 1)),
         bugs.HALF_STEP, bugs.SHIFTED_TARGETS, bugs.LEAK, bugs.FIRST_END,
     ),
-    mutated={"training": plan(300, 1.2e-2), "tasks": 6000, "sweep_tasks": 300, "tune_tasks": 5000, "seeds": 8},
+    mutated={"training": plan(300, 1.2e-2), "tasks": 6000, "sweep_tasks": 300, "tune_tasks": 5000, "seeds": 12},
 )  # fmt: skip

@@ -331,6 +331,6 @@ STUDY = Study(
     mutated={
         "training": Training(100, 128, 1e-2, "constant", clip=0.001, evaluate_every=10), "init_scale": 0.01,
         "tasks": 20_000, "sweep_tasks": 10_000, "tune_tasks": 3000,
-        "block": Block(Training(80, 256, 2e-2, "constant", evaluate_every=10), tasks=200),
+        "block": Block(Training(160, 256, 2e-2, "constant", evaluate_every=10), tasks=200),
     },
 )  # fmt: skip

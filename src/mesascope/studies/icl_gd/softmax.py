@@ -112,6 +112,7 @@ STUDY = Study(
     claims=(
         *(converged(heads, id=f"{heads}-converged") for heads in ("one-head", "two-heads")),
         shared.as_predicted(("gd", "centred")),
+        shared.as_trained("one-head", "two-heads"),
         shared.derivatives(one_head, id="one-head-derivatives"),
         shared.derivatives(two_heads, id="two-heads-derivatives"),
     ),

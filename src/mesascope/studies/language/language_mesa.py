@@ -190,6 +190,15 @@ def _head(where: str, kind: str) -> Reading:
     return study.stage("copying", before="weight on the token before")[where, kind]
 
 
+def _copies(id: str, sentence: str, kinds: Iterable[str], source: Any) -> Claim:
+    """A head of the first layer copies the token before, in two-layer networks of each of these kinds."""
+    beyond = [_head("before", kind) - 0.3 for kind in kinds]
+    beyond += [_head("before", kind) - _head("elsewhere", kind) for kind in kinds]
+    words = "weight on the token before, less 0.3, and less the largest near it elsewhere"
+    return Claim(id, f"{sentence} gives the token before more than 0.3 of its attention, and less to others near it",
+                 beside(beyond, words), above(0.0), source, premises=("learned", "untrained-copies"))  # fmt: skip
+
+
 def _over_octave(size: str, name: str) -> Reading:
     """Loss after an eighth to a quarter of the context, of cut texts over that of beginnings of texts."""
     beginning = study.stage(f"{size} by token")[name]
@@ -198,8 +207,6 @@ def _over_octave(size: str, name: str) -> Reading:
 
 SCORES = [score(size, "linear") - score(size, "mesa") for size in SIZES]
 FALLS = [_fall(size, "mesa") - _fall(size, "softmax") for size in SIZES]
-COPIES = [_head("before", kind) - 0.3 for kind in HYBRIDS]
-COPIES += [_head("before", kind) - _head("elsewhere", kind) for kind in HYBRIDS]
 ON_WINDOWS: dict[str, Any] = {
     "quantifier": "exact", "exact_because": "losses on the same windows are compared", "premises": (),
     "about": "algorithms",
@@ -330,10 +337,9 @@ STUDY = Study(
             _heads("before", "weight on the token before"),
             _heads("elsewhere", "weight near it elsewhere"),
         ), columns=2, size=(11, 3.2), claims=(
-            Claim("copies", "in each hybrid a head of the first, softmax, layer gives the token before more than 0.3 "
-                  "of its attention, and less to others near it",
-                  beside(COPIES, "weight on the token before, less 0.3, and less the largest near it elsewhere"),
-                  above(0.0), SECTION, premises=("learned", "untrained-copies")),
+            _copies("copies", "in each network of two softmax layers a head of the first", ["softmax"],
+                    study.printed("Fig. 3.9")),
+            _copies("hybrids-copy", "in each hybrid a head of the first, softmax, layer", HYBRIDS, SECTION),
             Claim("untrained-copies", "in untrained networks no head gives the token before a tenth of its attention",
                   _head("before", "untrained"), below(0.1), ours("a null control")),
         )),

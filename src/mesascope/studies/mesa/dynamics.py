@@ -83,16 +83,34 @@ class Constructed(Dynamics):
     mesa: Training = adamw_plan(2000, 1e-2, batch=128)  # How mesa layers train.
 
     def network(
-        self, *channels: str, n_heads: int, n_layers: int = 1, attention: str = "linear", **options: Any
+        self,
+        *channels: str,
+        n_heads: int,
+        n_layers: int = 1,
+        attention: str = "linear",
+        normalise: bool | None = None,
+        **options: Any,
     ) -> Any:
         """The config of a network on tokens put together from these channels."""
-        heads = nets.AttentionConfig(10 * len(channels), n_heads, key_size=20, init_scale=self.init_scale)
+        heads = nets.AttentionConfig(
+            10 * len(channels), n_heads, key_size=20, normalise=normalise, init_scale=self.init_scale
+        )
         transformer = nets.CausalTransformerConfig(heads, n_layers, attention, **options)
         return nets.SequencePredictorConfig(transformer, 10, channels)
 
-    def single_layer(self, n_heads: int, attention: str = "linear") -> Any:
-        """The config of one layer on tokens (0, s_t, s_{t-1})."""
-        return self.network("blank", "now", "before", n_heads=n_heads, attention=attention)
+
+@study.frozen
+class SingleLayers(Constructed):
+    normalise_keys: bool = False  # Mesa layers divide keys and queries by their L2 norms.
+
+    def linear_layer(self, n_heads: int) -> Any:
+        """The config of one linear layer on tokens (0, s_t, s_{t-1})."""
+        return self.network("blank", "now", "before", n_heads=n_heads)
+
+    def mesa_layer(self, normalise_keys: bool | None = None) -> Any:
+        """The config of one mesa layer of four heads; ``normalise_keys`` is the setting if None."""
+        own = self.normalise_keys if normalise_keys is None else normalise_keys
+        return self.network("blank", "now", "before", n_heads=4, attention="mesa", normalise=own)
 
 
 @study.frozen

@@ -38,11 +38,11 @@ main = dynamics.labelled(
 
 
 def measure(lab: study.Lab, settings: Transformers) -> None:
-    family = tasks.NonlinearDynamics(length=51)
+    family, keys = tasks.NonlinearDynamics(length=51), settings.normalise_keys
     networks = {
         "softmax": (transformer("softmax", family.d, 4), settings.training),
-        "mesa": (transformer("mesa", family.d, 4), settings.mesa),
-        "no-mlp": (transformer("mesa", family.d), settings.mesa),
+        "mesa": (transformer("mesa", family.d, 4, keys), settings.mesa),
+        "no-mlp": (transformer("mesa", family.d, None, keys), settings.mesa),
     }
     groups = dynamics.trained_networks(lab, settings, family, networks)
     groups["linear"] = [dynamics.tuned_ridge(lab, settings, family)]

@@ -30,7 +30,8 @@ late = dynamics.after(dynamics.labelled("by-time", ROLES, mse="error"), 50)
 def measure(lab: study.Lab, settings: Transformers) -> None:
     family = tasks.ObservedDynamics(length=51)
     plans = {"softmax": settings.training, "mesa": settings.mesa}
-    networks = {name: (transformer(name, family.d), plan) for name, plan in plans.items()}
+    own = {"d": family.d, "normalise_keys": settings.normalise_keys}
+    networks = {name: (transformer(name, **own), plan) for name, plan in plans.items()}
     trained = dynamics.trained_networks(lab, settings, family, networks)
     groups = {**trained}
     for count, name in enumerate(("one", "two", "three", "four", "five"), 1):

@@ -36,17 +36,21 @@ DEVIATIONS = (
 @study.frozen
 class Transformers(Sequences):
     mesa: Training = cosine_plan(6000, 5e-3, batch=64, warmup_steps=600)  # How hybrids with a mesa layer train.
+    normalise_keys: bool = False  # Mesa layers divide keys and queries by their L2 norms.
     averaged_tasks: study.Count = 10  # Sequences that sensitivities and attention are averaged over.
 
 
-def transformer(name: str, d: int = 10, mlp: int | None = None) -> Any:
+def transformer(name: str, d: int = 10, mlp: int | None = None, normalise_keys: bool = False) -> Any:
     """The config of a network of these layers.
 
     Initial weights of queries, keys and values deviate by 0.05 as in the authors' code, or less where they read more.
     The tokens of linear layers are clipped: otherwise they grow with the third power from layer to layer.
     """
     layers, clip = LAYERS[name], 4.0 if name == "linear" else None
-    heads = nets.AttentionConfig(WIDTH, HEADS, key_size=KEY, positions=WIDTH, init_scale=0.05**2 * WIDTH * len(layers))
+    normalise = None if normalise_keys or "mesa" not in layers else False  # None: mesa layers alone normalise
+    heads = nets.AttentionConfig(
+        WIDTH, HEADS, key_size=KEY, normalise=normalise, positions=WIDTH, init_scale=0.05**2 * WIDTH * len(layers)
+    )
     body = nets.CausalTransformerConfig(heads, len(layers), layers, mlp=mlp, token_clip=clip)
     return nets.SequencePredictorConfig(body, d)
 

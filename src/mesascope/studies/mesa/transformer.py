@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from mesascope import lenses, study
+from mesascope.evidence.numbers import nominal
 from mesascope.studies.common import converged
 from mesascope.studies.mesa import bugs, dynamics, raw_tokens
 from mesascope.studies.mesa.dynamics import errors_of, improvement, joined
@@ -42,7 +43,7 @@ class FullTransformers(dynamics.Probing, raw_tokens.Transformers, dynamics.Dynam
 def measure(lab: study.Lab, settings: FullTransformers) -> None:
     family = settings.family()
     plans = {"softmax": settings.training, "linear": settings.linear, "mesa": settings.mesa}
-    networks = {name: (transformer(name), plan) for name, plan in plans.items()}
+    networks = {name: (transformer(name, normalise_keys=settings.normalise_keys), plan) for name, plan in plans.items()}
     trained = dynamics.trained_networks(lab, settings, family, networks)
     groups = {**trained, **dynamics.descents(lab, settings), **dynamics.least_squares(settings)}
     dynamics.compare_predictors(lab, settings, family, groups, ROLES, ["limit"])
@@ -66,6 +67,12 @@ def _jump(name: str) -> study.Reading:
     return errors_of("next", name).map(lambda e: e[:, -1, 2] / e[:, -2, 2] / (e[:, -2, 2] / e[:, 0, 2]), words)
 
 
+def _implicit_lines(name: str) -> study.Line:
+    late = _on_decoded(name).at((slice(None), slice(None), -1), "after 40 elements")
+    layers = late.map(lambda found: np.arange(found.shape[1]), "layer")
+    return study.Line(layers, late, ROLES[name][0], each=True, marks="^-")
+
+
 def _attention(r: Any) -> dict[str, np.ndarray]:
     return {
         f"{ROLES[name][1]}, head {head}": one[:20, :20]
@@ -84,10 +91,41 @@ ATTENTION_BEFORE = study.beside(
     [stage("attention")[name].map(_most_before, name) for name in LAYERS],
     "attention of t to t - 1, mean over tokens, of the head that has most",
 )
-STEP_ON_DECODED = joined(
-    [_before_last("implicit", name, 20, 40) / _before_last("implicit", "input", 20, 40) for name in DEEP],
-    "error of the step on the decoded / on the input, both with the best step size of that time",
-)
+
+
+def _on_decoded(name: str) -> study.Reading:
+    """Errors of a gradient step on the input that is decoded after each layer, over those of one on the input."""
+    words = "error of the step on the decoded / on the input, each with its best size"
+    return (errors_of("implicit", name) / errors_of("implicit", "input")).map(lambda found: found, words)
+
+
+def _implicit(id: str, name: str, kind: str) -> Claim:
+    at = (slice(None), -2, [dynamics.TIMES.index(known) for known in (20, 40)])
+    return Claim(id, f"in each network of {kind}, one gradient step on the input decoded before the last layer errs "
+                 "less than one on the input itself, after 20 and 40 elements",
+                 _on_decoded(name).at(at, "before the last layer"), below(1.0), printed("Fig. 3.13"))  # fmt: skip
+
+
+def _best_implicit(id: str, name: str, kind: str) -> Claim:
+    def least(found: np.ndarray) -> np.ndarray:
+        late = found[:, 1:, -1]
+        return np.take_along_axis(late, nominal(late).argmin(1)[:, None], 1)[:, 0]
+
+    return Claim(id, f"in each network of {kind}, one gradient step on the input decoded after one of the layers errs "
+                 "less than one on the input itself, after 40 elements",
+                 _on_decoded(name).map(least, "least over layers, after 40 elements: error of the step on the decoded "
+                 "/ on the input"), below(1.0), printed("Fig. 3.13"))  # fmt: skip
+
+
+def _diagonal(r: Any) -> np.ndarray:
+    """Mean size of diagonal entries of each product over that of others, mean over heads and layers, ``(1, 2)``."""
+    sizes = [np.abs(r["weights"][name]) for name in ("w_kq", "w_pv")]
+    diagonals = [np.diagonal(one, axis1=-2, axis2=-1) for one in sizes]
+    others = [(one.sum((-2, -1)) - own.sum(-1)) / (own.shape[-1] * (own.shape[-1] - 1))
+              for one, own in zip(sizes, diagonals, strict=True)]  # fmt: skip
+    return np.array([[(own.mean(-1) / rest).mean() for own, rest in zip(diagonals, others, strict=True)]])
+
+
 OF_UNTRAINED = joined(
     [_before_last(own, "softmax", 20) / _before_last(own, "untrained", 20) for own in ("next", "preconditioned")],
     "error of the probe, trained / untrained, before the last layer, after 20 elements",
@@ -160,11 +198,26 @@ STUDY = Study(
                   improvement("preconditioned", "linear", slice(6, None)), above(1.0), printed("Fig. 3.8 C")),
             Claim("untrained", "the probes of both targets err a fifth less on trained networks of seven softmax "
                   "layers than on untrained ones", OF_UNTRAINED, below(0.8), ours("a null control")),
-            Claim("implicit-step", "one gradient step on the input decoded before the last layer errs less than one on "
-                  "the input itself, after 20 and 40 elements", STEP_ON_DECODED, below(1.0), printed("Fig. 3.13")),
+        )),
+        Figure("implicit", "Error of one gradient step on the input decoded after each layer, over that of one on the "
+               "input itself, after 40 elements; 0 is before the first layer, one line a seed. Thesis: Fig. 3.13.",
+               tuple(study.Lines(ROLES[name][1], "layer", "error / of a step on the input",
+                                 [_implicit_lines(name), study.Level(1.0, "gd")], "y") for name in DEEP),
+               columns=2, claims=(
+            _implicit("implicit-step", "softmax", "seven softmax layers"),
+            _implicit("hybrid-implicit-step", "linear", "a softmax and six linear layers"),
+            _best_implicit("implicit-at-best", "softmax", "seven softmax layers"),
+            _best_implicit("hybrid-implicit-at-best", "linear", "a softmax and six linear layers"),
         )),
         dynamics.weights_figure("Products of weights of the first two linear layers of a hybrid, first seed, each over "
-                                "its largest entry. Thesis: Fig. 3.12.", 4, (9, 8.6)),
+                                "its largest entry. Thesis: Fig. 3.12.", 4, (9, 8.6), claims=(
+            Claim("diagonals", "in the products of weights of the first two linear layers, diagonal entries are larger "
+                  "than others, on the mean of heads", _diagonal, above(1.25), printed("Fig. 3.12"),
+                  quantifier="exact", over="learners", at_least=1,
+                  measures="mean size of diagonal entries / of others, mean over layers and heads, W_KQ and W_PV, "
+                  "first seed; random weights have 1.0 +- 0.04",
+                  exact_because="it is about the network of the figure, whose weights are known"),
+        )),
     ),
     deviations=(
         *raw_tokens.DEVIATIONS,

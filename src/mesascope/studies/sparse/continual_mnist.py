@@ -169,7 +169,8 @@ def _above(methods: Sequence[str], others: Sequence[str]) -> Reading:
 
 def _closed(method: str) -> Reading:
     """Percent of weights, without biases, that are closed at the end of rotations, by seed and layer."""
-    return stage(f"rotations {method}")["closed"].map(lambda shares: 100 * shares[:, -1, ::2], "percent closed")
+    shares = stage(f"rotations {method}")["closed"]
+    return shares.map(lambda shares: 100 * shares[:, -1, ::2], f"percent closed by {method}")
 
 
 def _at_switches(shares: np.ndarray) -> np.ndarray:
@@ -239,6 +240,15 @@ def _opposite_transfer(table: Any) -> Any:
         arrays = table(found)
         return Arrays({"retained": arrays["retained"], "transfer": -arrays["transfer"]},
                       **dict.fromkeys(WORDS, "seed stream method"))  # fmt: skip
+
+    return wrong
+
+
+def _exchanged(methods: Any) -> Any:
+    def wrong(*arguments: Any) -> dict[str, Any]:
+        found = methods(*arguments)
+        rates, masks = LEARNED
+        return found | {rates: found[masks], masks: found[rates]}
 
     return wrong
 
@@ -313,6 +323,8 @@ STUDY = Study(
                   "masks",
                   beside([_closed(method).at((slice(None), 2), "of the last layer") for method in LEARNED],
                          "percent of the last layer's weights closed at the end of rotations"), above(10.0), LEFT),
+            Claim("rates-close-more", "learned rates close a larger share of each layer's weights than masks",
+                  _closed("La-MAML") - _closed("sparse-La-MAML"), above(0.0), study.printed("section 4.4.1")),
             Claim("closes-towards-output", "the share of closed weights grows from each layer to the next",
                   beside([_closed(method).map(lambda shares: np.diff(shares, axis=1), method) for method in LEARNED],
                          "points of closed weights of a layer above the one before"), above(0.0), LEFT),
@@ -343,6 +355,7 @@ STUDY = Study(
         )),
     ),
     mutations=(
+        Mutation("La-MAML and sparse-La-MAML are exchanged", f"{_HERE}:methods", _exchanged, anew=True),
         Mutation("backward transfer has the opposite sign", f"{_HERE}:_table", _opposite_transfer),
         Mutation("accuracy is measured with the labels of other images", "mesascope.meta.continual_state:accuracy",
                  lambda sound: lambda scores, targets: sound(scores, targets.roll(1, -2))),

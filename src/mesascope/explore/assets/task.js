@@ -1,10 +1,11 @@
-// The one-task panel of a saved page, without a server: settings, points and curves.
+// The one-task panel of a page that no server answers yet, or ever: settings, points and curves.
 "use strict";
 (() => {
   const own = window.mesascope, POINTS = 81, LARGEST = 56, MOST_LABELS = 12, ROLES = ["network", "algorithm", "ridge", "chosen"];
   let page, drawing, widgets, subject, direction, rest, quiet = false, seed = 0;
   const value = (name) => widgets[name].value;
   const quietly = (action) => { const before = quiet; quiet = true; action(); quiet = before; };
+  const local = (model, values) => model.setv(values, { sync: false }); // a server computes them anew
   const parameterOf = (span, share) => {
     if (span.scale === "log") return Number((span.low * (span.high / span.low) ** share).toPrecision(6));
     const number = span.low + share * (span.high - span.low);
@@ -24,7 +25,7 @@
     return {
       network: ["network", { layers, softmax: subject.softmax }],
       algorithm: [subject.algorithm, { steps: depth, eta: value("eta"), gamma: value("gamma") }],
-      ridge: ["ridge least-squares", { ridge: Math.max(value("noise") ** 2, page.least_ridge) }],
+      ridge: ["ridge least-squares", { ridge: Math.max((value("noise") / subject.w_scale) ** 2, page.least_ridge) }],
       chosen: [value("chosen"), parameters(value("chosen"))],
     };
   };
@@ -62,30 +63,30 @@
     widgets.x.value = Number(x.toFixed(4)); widgets.y.value = Number(y.toFixed(4));
     widgets.y.disabled = widgets.delete.disabled = chosen;
   });
-  own.compute = () => {
+  const compute = () => {
     const context = own.context(), found = rows(), places = found.map((one) => one[0]);
     const reach = 1.15 * Math.max(...places.map(Math.abs), 1e-3);
     const grid = Array.from({ length: POINTS }, (_, i) => -reach + (2 * reach * i) / (POINTS - 1));
     const xq = [places[0], ...grid].map((place) => along(place)), roles = own.roles();
     const answers = Object.fromEntries(ROLES.map((role) => [role, own.predict(...roles[role], context, xq)]));
     const take = (from, to) => Object.fromEntries(ROLES.map((role) => [role, answers[role].slice(from, to)]));
-    drawing.answers.data = { x: [places[0]], ...take(0, 1) };
-    drawing.curves.data = { x: grid, ...take(1) };
+    local(drawing.answers, { data: { x: [places[0]], ...take(0, 1) } });
+    local(drawing.curves, { data: { x: grid, ...take(1) } });
     const weights = own.weigh(...roles.network, context, xq.slice(0, 1)), most = Math.max(...weights.map(Math.abs), 1e-12);
-    drawing.marks.data = {
+    local(drawing.marks, { data: {
       x: places.slice(1), y: context.y, weight: weights, size: weights.map((one) => LARGEST * Math.sqrt(Math.abs(one) / most)),
       colour: weights.map((one) => (one >= 0 ? page.signs[0] : page.signs[1])),
       text: weights.map((one) => (weights.length <= MOST_LABELS && Math.abs(one) >= 0.005 ? one.toFixed(2) : "")),
-    };
-    page.line.location = places[0];
+    } });
+    local(page.line, { location: places[0] });
     const titles = { ...subject.titles, chosen: `${value("chosen")} (chosen)` };
-    page.legend.items.forEach((item, i) => { item.label = { value: titles[ROLES[i]] }; });
-    page.answer.text = `Predictions at the query: ${ROLES.map((role) => `${titles[role]} ${answers[role][0].toFixed(3)}`).join(", ")}. ${page.discs}`;
+    page.legend.items.forEach((item, i) => local(item, { label: { value: titles[ROLES[i]] } }));
+    local(page.answer, { text: `Predictions at the query: ${ROLES.map((role) => `${titles[role]}: ${answers[role][0].toFixed(3)}`).join("; ")}. ${page.discs}` });
     point();
   };
   const show = () => {
     const free = freeOf(), name = value("chosen");
-    const shown = free ? `${free} = ${parameterOf(page.catalogue[name][free], value("free")).toPrecision(3)}` : "none";
+    const shown = free ? `${free} = ${Number(parameterOf(page.catalogue[name][free], value("free")).toPrecision(3))}` : "none";
     widgets.free.title = `Parameter ${shown}`;
     widgets.free.disabled = !free;
     widgets.gamma.disabled = !subject.gamma;
@@ -105,9 +106,9 @@
   };
   // A control was used: its name is that of the widget.
   own.moved = (name) => {
-    if (quiet || !page) return;
+    if (quiet || !own.compute) return;
     if (name === "subject") choose();
-    if (name === "again") seed += 1;
+    if (name === "again") widgets.again.tags = [++seed];
     if (["scale", "noise", "pairs", "again"].includes(name)) draw();
     if (name === "x" || name === "y") typed();
     if (name === "pair") { point(); return; }
@@ -117,7 +118,8 @@
     own.compute();
   };
   own.start = (parts, sources, controls, payload) => {
-    own.payload = payload;
+    if (parts.answer.tags.length) return; // the server answers already
+    [own.payload, own.compute] = [payload, compute];
     [drawing, widgets, page] = [sources, controls, { ...payload, ...parts }];
     choose();
     show();

@@ -1,0 +1,61 @@
+"""``mesascope mutate``."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import tyro
+
+from mesascope.errors import require_choice
+from mesascope.records import registered
+from mesascope.text import counted
+
+if TYPE_CHECKING:
+    from mesascope.studies import Mutated
+
+
+@dataclass(frozen=True)
+class Mutate:
+    """Plant the bugs of a study one at a time, and print the claims that no longer hold.
+
+    Networks train at small settings. Exits with 1 if a bug turns no claim.
+    """
+
+    study: tyro.conf.Positional[str]
+    """Name of the study, or FILE.py:NAME for your own."""
+    format: Literal["table", "json"] = "table"
+    """Output format."""
+
+    def __call__(self) -> int:
+        from mesascope.studies import mutate
+        from mesascope.study import load_study
+
+        known = registered("study")
+        if ".py" not in self.study:
+            require_choice("study", self.study, known)
+        found = mutate(known[self.study] if self.study in known else load_study(self.study))
+        if self.format == "json":
+            print(json.dumps(dataclasses.asdict(found), indent=2))
+        else:
+            _print(found)
+        return int(bool(found.unnoticed))
+
+
+def _print(found: Mutated) -> None:
+    from rich.table import Table
+
+    from mesascope.reports import console
+
+    table = Table(title=f"bugs of {found.study}", title_justify="left", pad_edge=False)
+    table.add_column("bug")
+    table.add_column("claims that no longer hold")
+    for bug, claims in found.turned.items():
+        table.add_row(bug, ", ".join(f"{name} ({verdict})" for name, verdict in claims.items()) or "[bold]none[/]")
+    console().print(table)
+    other = [f"{name} ({verdict})" for name, verdict in found.sound.items() if verdict != "holds"]
+    print(f"{counted(len(found.turned), 'bug')}, of which {len(found.unnoticed)} turn no claim")
+    if other:
+        print(f"do not hold without a bug, and cannot notice one: {', '.join(other)}")

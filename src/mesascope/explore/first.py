@@ -1,0 +1,122 @@
+"""The page as it opens: one task with its controls, and a place for each part of the other panels. Imports no torch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from contextlib import nullcontext
+from typing import Any
+
+from bokeh.core.templates import get_env
+from bokeh.document import Document
+from bokeh.events import DocumentReady
+from bokeh.layouts import column
+from bokeh.models import Column, CustomJS
+
+from mesascope.explore.controls import SLIDERS, Controls
+from mesascope.explore.drawing import Drawing
+from mesascope.explore.files import asset
+from mesascope.explore.ranges import TASKS
+
+# Anchor, title, text, controls, figures and layout of each panel below the first.
+SECTIONS = (
+    ("parting", "Where they part",
+     f"The same learners on {TASKS:,} fresh tasks, paired. Bars are intervals of 99 %, numbers are means and standard "
+     "errors.",
+     ("break",), ("parting_left", "parting_right", "parting_broken"), "halves"),
+    ("inside", "Inside",
+     "Weights of the network beside those of a network constructed to run the algorithm at the sliders' step sizes, "
+     "the factor with which predictions take up each direction of the inputs, and the attention of softmax layers.",
+     (), ("inside_trained_kq", "inside_built_kq", "inside_trained_pv", "inside_built_pv", "inside_spectrum",
+          "inside_attention"), "quarters"),
+    ("sequences", "Sequences",
+     "Elements of a linear system, each predicted from those before it by a hybrid of softmax and mesa layers, two "
+     "softmax layers, and least squares. A probe is a linear map from a layer's tokens to the next element.",
+     ("angle", "system_noise", "start"), ("sequences_left", "sequences_right", "sequences_probe"), "thirds"),
+    ("runs", "Runs",
+     "Folders of runs with their verdicts. A claim is judged by its interval, drawn against the shaded range that its "
+     "bound allows.",
+     ("run", "claim", "stage", "first", "second", "metric", "read"),
+     ("runs_table", "runs_curves", "runs_claims", "runs_shown", "runs_arrays"), "halves"),
+)  # fmt: skip
+NOTE = "Every change of a setting measures the panels in view anew."
+CONTROLS = ("subject", "chosen", *SLIDERS, "again")
+PLACES = tuple(
+    name
+    for anchor, _, _, controls, figures, _ in SECTIONS
+    for name in (
+        *(f"{anchor}_{part}" for part in ("mark", "error", "note")), *(f"control_{one}" for one in controls), *figures
+    )
+)  # fmt: skip
+
+
+class First:
+    """Models of the page.
+
+    Args:
+        payload: networks, tasks and learners as JSON, with which the page's own JavaScript answers until
+            `Drawing.answer` has tags; if empty, the server answers from the start.
+    """
+
+    def __init__(self, controls: Controls, payload: str = "") -> None:
+        self.controls, self.drawing, self.payload = controls, Drawing(), payload
+        self.places: dict[str, Column] = {name: column(sizing_mode="stretch_width") for name in PLACES}
+        handed = CustomJS(code="window.mesascope.handed(cb_obj.tags)")
+        self.drawing.answer.js_on_change("tags", handed)
+
+    @classmethod
+    def shipped(cls) -> First:
+        """The page of the shipped networks, answered by its own JavaScript."""
+        payload = asset("first.json")
+        found = json.loads(payload)
+        titles = {name: one["title"] for name, one in found["subjects"].items()}
+        return cls(Controls(titles, [*found["catalogue"]], next(iter(found["subjects"].values()))["values"]), payload)
+
+    def fill(self, roots: Mapping[str, Any]) -> None:
+        """Put parts of panels into their places."""
+        with _frozen(self.drawing.figure.document):
+            for name, model in roots.items():
+                model.name = name
+                self.places[name].children = [model]
+
+    def add_to(self, doc: Document, sections: Any = SECTIONS, note: str = NOTE, *, saved: bool = False) -> None:
+        """Put the page into a document.
+
+        Args:
+            sections: panels below the first.
+            saved: leave empty places out, and rely on no server.
+        """
+        if self.payload:
+            self._start(doc)
+        places = {f"at_{name}": place for name, place in self.places.items() if place.children or not saved}
+        roots = self.controls.roots | self.drawing.roots | places
+        with _frozen(doc):
+            for name, model in roots.items():
+                model.name = name
+                doc.add_root(model)
+        doc.title, doc.template = "mesascope explore", get_env().from_string(asset("page.html"))
+        panels = [("task", "One task"), *((anchor, title) for anchor, title, *_ in sections)]
+        script = "".join(map(asset, ("page.js", "learners.js", "task.js")))
+        doc.template_variables.update({
+            "page_css": asset("page.css"), "page_js": script, "controls": CONTROLS, "panels": panels, "note": note,
+            "sections": sections, "known": [*roots], "saved": saved, "waits": self.payload and not saved,
+        })  # fmt: skip
+
+    def _start(self, doc: Document) -> None:
+        own = self.drawing
+        widgets = self.controls.widgets | own.widgets
+        for name, widget in widgets.items():
+            moved = CustomJS(code=f"window.mesascope.moved({name!r})")
+            if "value" in widget.properties():
+                widget.js_on_change("value", moved)
+            else:
+                widget.js_on_event("button_click", moved)
+        parts = {"line": own.line, "legend": own.legend, "answer": own.answer, "figure": own.figure}
+        args = {"parts": parts, "sources": own.sources, "controls": widgets, "payload": self.payload}
+        start = CustomJS(args=args, code="window.mesascope.start(parts, sources, controls, JSON.parse(payload))")
+        doc.js_on_event(DocumentReady, start)
+
+
+def _frozen(doc: Document | None) -> Any:
+    """Add several models to a document; it otherwise collects all its models again for each."""
+    return nullcontext() if doc is None else doc.models.freeze()

@@ -1,0 +1,102 @@
+"""Python files that compute a study's numbers and verdicts, and those of them that changed since a commit."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import mesascope
+from mesascope.errors import ArgumentError, refuse
+from mesascope.runs.provenance import git
+from mesascope.runs.results import PRESENTATION
+from mesascope.study import Study
+
+_ROOT = Path(mesascope.__file__).resolve().parent
+# Modules that compute every study's trainings, stages and verdicts, though no study imports them.
+_EVERY = (_ROOT / "studies" / "lab.py", _ROOT / "evidence" / "judging.py")
+
+
+def files_of(study: Study) -> list[Path]:
+    """Files of a study: its own, first, and all that they import of mesascope or from beside them.
+
+    Code that only shows results is left out. Of a package, such as `mesascope.learners`, only those modules count whose
+    names the code uses.
+    """
+    own = Path(study.defined_in.rpartition(":")[0]) if study.defined_in else None
+    homes = [module for module in [*sys.modules.values()] if getattr(module, "__dict__", {}).get("STUDY") is study]
+    named = [getattr(module, "__file__", None) for module in (*homes, sys.modules.get(study.measure.__module__))]
+    left = [file.resolve() for file in (own, *map(Path, filter(None, named)), *_EVERY) if file]
+    found: list[Path] = []
+    while left:
+        file = left.pop(0)
+        shows = _ROOT in file.parents and file.relative_to(_ROOT).parts[0] in PRESENTATION
+        if file not in found and not shows:
+            found.append(file)
+            left += _imported(file)
+    return found
+
+
+def changed_since(study: Study, commit: str) -> list[str]:
+    """Files of a study that differ from those at a commit of the git repository with the study, committed or not.
+
+    Raises:
+        ArgumentError: the study's file is not tracked by git, or the repository has no such commit.
+    """
+    files = files_of(study)
+    own = files[0]
+    try:
+        git(own.parent, "ls-files", "--error-unmatch", own.name)
+        top = Path(git(own.parent, "rev-parse", "--show-toplevel")).resolve()
+    except (OSError, subprocess.SubprocessError):
+        raise ArgumentError(
+            f"since must be given where git tracks the code of {study.name}, but {own} is not tracked: leave it out."
+        ) from None
+    try:
+        known = git(top, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{commit}^{{commit}}")
+    except subprocess.SubprocessError:
+        refuse("since", f"be a commit of {top}", commit, "pass one that git log shows")
+    inside = [str(file) for file in files if top in file.parents]
+    return git(top, "diff", "--name-only", known, "--", *inside).splitlines()
+
+
+@functools.cache
+def _imported(file: Path) -> list[Path]:
+    """Files of mesascope, or beside this file, with the modules and names that it uses."""
+    names = {*_used(ast.parse(file.read_bytes()))}
+    found = {_place(home, name.split(".")) for name in names for home in (_ROOT.parent, file.parent)}
+    return sorted(path for path in found if path)
+
+
+def _used(tree: ast.Module) -> Iterator[str]:
+    """Dotted names that a module imports, and those that it reads off imported ones."""
+    aliases: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            aliases |= {one.asname: one.name for one in node.names if one.asname}
+            yield from (one.name for one in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            own = {one.asname or one.name: f"{node.module}.{one.name}" for one in node.names}
+            aliases |= own
+            yield from own.values()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in aliases:
+            yield f"{aliases[node.value.id]}.{node.attr}"
+
+
+def _place(home: Path, parts: list[str]) -> Path | None:
+    """File of a module, or of the module that defines a name of a package; None if it is not under ``home``."""
+    for count in range(len(parts), 0, -1):
+        base = home.joinpath(*parts[:count])
+        stub = base / "__init__.pyi"
+        if stub.is_file():  # a package whose names load on use
+            nodes = (node for node in ast.parse(stub.read_bytes()).body if isinstance(node, ast.ImportFrom))
+            named = {one.name: f"{node.module}.{one.name}" for node in nodes for one in node.names}
+            return _place(base, named[parts[count]].split(".")) if {*parts[count : count + 1]} & {*named} else None
+        for file in (base.with_suffix(".py"), base / "__init__.py"):
+            if file.is_file():
+                return file.resolve()
+    return None
