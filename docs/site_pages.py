@@ -39,12 +39,14 @@ def write(app):
 
 def studies(results):
     """A page for each published run, and a table of all."""
+    runs = [open_run(path) for path in sorted(results.iterdir())]
+    ledger, damaged = ledger_rows(runs)
+    assert not damaged, damaged
     pages, rows = {}, []
-    for path in sorted(results.iterdir()):
-        run = open_run(path)
-        claims = json.loads((path / "claims.json").read_text())
-        pages[f"studies/{path.name}.md"] = study_page(path, run, claims)
-        rows.append(f"| [{path.name}]({path.name}.md) | {run.config['question']} | {counts_text(claims)} |")
+    for run in runs:
+        claims = [row for row in ledger if row.get("run") and Path(row["run"]).name == run.path.name]
+        pages[f"studies/{run.path.name}.md"] = study_page(run, claims)
+        rows.append(f"| [{run.path.name}]({run.path.name}.md) | {run.config['question']} | {counts_text(claims)} |")
     pages["studies/index.md"] = (
         "# Studies\n\nEach page shows the figures and claims of one published run, as `docs/results` holds them.\n\n"
         "| run | question | claims |\n|---|---|---|\n" + "\n".join(rows) + "\n\n"
@@ -53,8 +55,9 @@ def studies(results):
     return pages
 
 
-def study_page(path, run, claims):
+def study_page(run, claims):
     """Question, provenance, figures and claims of one run."""
+    path = run.path
     config = run.config
     minutes = sum(json.loads((path / "timing.json").read_text()).values()) / 60
     parts = [
@@ -72,7 +75,7 @@ def study_page(path, run, claims):
     for name, caption in captions.items():
         parts.append(f"![{caption.replace('[', '(').replace(']', ')')}](../../results/{path.name}/figures/{name}.svg)")
         parts.append(f"*{caption}*")
-    table = re.search(r"^\| claim \|.*", ledger_markdown(ledger_rows([run])[0]), flags=re.M | re.S)
+    table = re.search(r"^\| claim \|.*(?:\n\|.*)*", ledger_markdown(claims), flags=re.M)
     parts += ["## Claims", "Intervals are at 99 % ([how they are made](../../evidence.md)).", table[0] if table else ""]
     return "\n\n".join(parts) + "\n"
 

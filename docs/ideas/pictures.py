@@ -94,7 +94,9 @@ def construction():
         for (row, column), value in zip(
             torch.cartesian_prod(*[torch.arange(3)] * 2).tolist(), matrix[0].flatten(), strict=True
         ):
-            ax.text(column, row, f"{value:.2f}", ha="center", va="center", fontsize=8)
+            ax.text(
+                column, row, f"{value:.2f}", ha="center", va="center", fontsize=8, color="k" if value < 0.5 else "w"
+            )
     return fig
 
 
