@@ -5,7 +5,7 @@ BIN := .venv/bin
 # Processes of their own start in half the time with the bytecode of the last one.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo studies test lint bench mutations torture
+.PHONY: demo studies test lint docs bench mutations torture
 
 demo: .venv/installed
 	$(BIN)/mesascope run one-step --preset quick
@@ -24,6 +24,12 @@ lint: .venv/installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/python -m pytest --doctest-modules src/mesascope
+
+# Tutorials whose code has changed are executed; warnings are errors.
+docs: .venv/installed-docs
+	$(BIN)/python docs/notebooks.py
+	$(BIN)/python -m sphinx --quiet --jobs 2 --fail-on-warning docs build/site
+	@echo "open build/site/index.html"
 
 mutations: .venv/installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python tests/mutations.py
@@ -47,6 +53,10 @@ bench: .venv/installed-dev
 .venv/installed: .venv/bin/python pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --constraint constraints.txt torch
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable .
+	touch $@
+
+.venv/installed-docs: .venv/installed-dev
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[docs]'
 	touch $@
 
 .venv/installed-dev: .venv/installed

@@ -17,10 +17,12 @@ from mesascope.runs import open_run
 from mesascope.studies.language.recall import KINDS, RECALLING
 
 ROOT = Path(__file__).parent.parent
-PAGES = {
-    path.name: path.read_text()
-    for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md")))
-}
+DOCS = ROOT / "docs"
+WRITTEN = sorted(
+    path for path in DOCS.rglob("*.md") if not {"results", "generated"} & {*path.relative_to(DOCS).parts[:-1]}
+)
+PAGES = {path.name: path.read_text() for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md")}
+PAGES |= {str(path.relative_to(DOCS)): path.read_text() for path in WRITTEN}
 # A page that says so is one session, of which each example goes on from those before; else each stands alone.
 ONE_SESSION = "<!-- one session -->"
 
@@ -50,6 +52,10 @@ def test_there_are_examples_and_each_shows_what_it_prints():
     for page in PAGES.values():
         assert sum(map(len, sessions(page))) == page.count("```python")
     assert len(SESSIONS) >= 3
+
+
+def test_the_readme_is_short():
+    assert len(PAGES["README.md"].splitlines()) < 120
 
 
 def test_the_page_of_others_learners_says_what_the_benchmark_was_answered():
@@ -83,7 +89,7 @@ def test_an_example_prints_what_its_page_shows(examples, monkeypatch, unchecked)
 def test_the_table_of_extras_is_that_of_the_project():
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     needed = {extra: [re.split(r"[<>=\[]", one)[0] for one in names] for extra, names in extras.items()}
-    rows = re.findall(r"\n\| `(\w+)` \| ([\w, -]+) \|", PAGES["README.md"].partition("## Reproduce")[0])
+    rows = re.findall(r"\n\| `(\w+)` \| ([\w, -]+) \|", PAGES["install.md"])
     assert {extra: names.split(", ") for extra, names in rows} == needed
 
 
@@ -103,5 +109,5 @@ def test_the_yardstick_is_that_of_the_committed_results():
                 shown(results["languages"]["nats", kind] - math.log(2)),
                 shown(results["regression"].ratio(kind, "least-squares")),
             ]
-        assert f"| {name} | {' | '.join(cells)} |" in PAGES["README.md"]
-    assert f"{seeds} networks" in PAGES["README.md"]
+        assert f"| {name} | {' | '.join(cells)} |" in PAGES["language.md"]
+    assert f"{seeds} networks" in PAGES["language.md"]

@@ -38,7 +38,7 @@ class LinearRegression:
     normal        N(0, 1)                                     1, 3
     exponential   rate 1, mean 1 (not centred)                1, 9
     laplace       scale 1                                     2, 6
-    mixture       normal, exponential or laplace for each task
+    mixture       normal, exponential or laplace by task
     ============= ==========================================  ==================
 
     Args:
