@@ -1,11 +1,17 @@
 """The table of the paper's panels names claims and figures that there are; figures look the same for all users."""
 
 import re
+import sys
 from pathlib import Path
 
-import matplotlib
+import matplotlib.figure
 import numpy as np
+import pytest
 
+from mesascope import GradientDescent, LeastSquares, LinearRegression, compare, identify, open_run
+from mesascope.errors import ArgumentError
+from mesascope.identification import candidates
+from mesascope.learners import Mean
 from mesascope.records import registered
 from mesascope.reports import Figure, Histogram, Line, Lines, Matrices, figure_files
 
@@ -107,3 +113,27 @@ def test_figures_have_our_style_whatever_a_users_matplotlibrc_says(tmp_path):
         before = dict(matplotlib.rcParams)
         assert [figure_files(figure, {}) for figure in figures] == ours
         assert dict(matplotlib.rcParams) == before, "and a user's own figures keep theirs"
+
+
+def test_results_are_plotted_as_figures_that_a_notebook_shows(monkeypatch):
+    monkeypatch.chdir(Path(__file__).parent.parent)
+    run = open_run("docs/results/one-step")
+    figure = run.plot("weights")
+    assert isinstance(figure, matplotlib.figure.Figure)
+    assert figure._repr_png_().startswith(b"\x89PNG")
+    assert "matplotlib.pyplot" not in sys.modules or not sys.modules["matplotlib.pyplot"].get_fignums()
+    with pytest.raises(ArgumentError, match=r"figure must be one of .*, but is 'wieghts': did you mean 'weights'"):
+        run.plot("wieghts")
+    family = LinearRegression(n_context=6, d_in=2, noise=0.5)
+    learner, others = GradientDescent(1, 1.0), {"mean": Mean(), "ridge": LeastSquares(0.1)}
+    compared = compare(learner, others, family, tasks=200)
+    ratio, difference = compared.plot().axes
+    assert [tick.get_text() for tick in ratio.get_xticklabels()] == ["mean", "ridge"]
+    drawn = ratio.containers[0][0].get_ydata()
+    assert list(drawn) == [compared.rows[name].mse_ratio.value for name in others]
+    assert (ratio.get_ylabel(), difference.get_ylabel()) == ("loss ratio", "prediction difference")
+    few = [one for one in candidates(sklearn=False) if one.name in ("gradient-descent", "mean")]
+    found = identify(learner, family, few, 2000)
+    rows = [tick.get_text() for tick in found.plot().axes[0].get_yticklabels()]
+    assert rows == [row.candidate for row in found.rows]
+    assert found.plot("lengths").axes[0].get_xlabel() == "pairs"

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mesascope.errors import refuse
+from mesascope.errors import refuse, require_choice
 from mesascope.evidence import (
     Arrays,
     Bound,
@@ -141,6 +141,14 @@ class Study:
         question = self.question or self._docstring().partition("\n")[0]
         for name, value in (("claims", claims), ("figures", tuple(figures)), ("question", question)):
             object.__setattr__(self, name, value)
+
+    def plot(self, figure: str, results: Any) -> Any:
+        """Draw a figure, by its name, from the results of a run; return the figure of matplotlib."""
+        from mesascope.reports import drawn
+
+        known = {one.name: one for one in self.figures}
+        require_choice("figure", figure, known)
+        return drawn(known[figure], results)
 
     def _docstring(self) -> str:
         module = sys.modules.get(getattr(self.measure, "__module__", ""))

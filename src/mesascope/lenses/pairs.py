@@ -155,6 +155,17 @@ class Comparison(Tabular):
     def _repr_html_(self) -> str:
         return self._shown()._repr_html_()
 
+    def plot(self) -> Any:
+        """Draw loss ratios and prediction differences, with standard errors; a notebook shows matplotlib's figure."""
+        from mesascope.reports import Figure, Level, drawn
+
+        ratios = {name: row.mse_ratio for name, row in self.rows.items() if row.mse_ratio is not None}
+        differences = {name: row.prediction_difference for name, row in self.rows.items()}
+        panels = [_dots("prediction difference", differences)]
+        if ratios:
+            panels.insert(0, _dots("loss ratio", ratios, Level(1.0, "limit", dotted=True)))
+        return drawn(Figure("comparison", "Bars: one standard error.", tuple(panels)), {})
+
     def _cells(self) -> list[tuple[str, dict[str, Measurement]]]:
         own = next(iter(self.rows.values())).mse_a
         others = [
@@ -162,6 +173,16 @@ class Comparison(Tabular):
             for name, row in self.rows.items()
         ]
         return [(self.learner, {"mse": own}), *others]
+
+
+def _dots(label: str, found: Mapping[str, Measurement], *levels: Any) -> Any:
+    """Panel with a point for each learner, with its standard error."""
+    from mesascope.reports import Line, Lines
+
+    values, errors = [one.value for one in found.values()], [one.stderr for one in found.values()]
+    line = Line(range(len(found)), values, "trained", marks="o", error=errors)
+    ticks = {"xticks": range(len(found)), "xticklabels": [*found], "xlim": (-0.5, len(found) - 0.5)}
+    return Lines("", "", label, [line, *levels], limits=ticks)
 
 
 def _numbers(cells: Mapping[str, Measurement]) -> dict[str, float]:

@@ -59,17 +59,32 @@ def own_style() -> AbstractContextManager[None]:
     return rc_context(defaults | STYLE)
 
 
+def drawn(figure: Figure, results: Any) -> Any:
+    """The figure as one of matplotlib, which notebooks show; pyplot is not used."""
+    from matplotlib.figure import Figure as Canvas
+
+    class Drawing(Canvas):
+        def _repr_png_(self) -> bytes:
+            png = io.BytesIO()
+            with own_style():
+                self.savefig(png, format="png", dpi=150)
+            return png.getvalue()
+
+    with own_style():
+        canvas = Drawing()
+        draw = _draw_matrices if isinstance(figure.panels, Matrices) else _draw_panels
+        draw(canvas, figure, results)
+    return canvas
+
+
 def figure_files(figure: Figure, results: Any) -> dict[str, bytes]:
     """SVG and PNG of a figure, byte-identical for the same results."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.backends.backend_svg import FigureCanvasSVG
-    from matplotlib.figure import Figure as Canvas
 
     svg, png = io.BytesIO(), io.BytesIO()
+    canvas = drawn(figure, results)
     with own_style():
-        canvas = Canvas()
-        draw = _draw_matrices if isinstance(figure.panels, Matrices) else _draw_panels
-        draw(canvas, figure, results)
         # Compute the layout once for both formats; savefig would draw twice.
         canvas.get_layout_engine().execute(canvas)  # type: ignore[union-attr]
         canvas.set_layout_engine("none")

@@ -333,6 +333,18 @@ class Run:
             f"Run {self.config['id'][:8]}{study} in {self.path}: {len(self.results)} stages, {len(self.claims)} claims"
         )
 
+    def plot(self, figure: str) -> Any:
+        """Draw a figure of the run's study, by its name in `captions`, from the run's arrays.
+
+        Returns:
+            The figure of matplotlib, which a notebook shows.
+
+        Raises:
+            ArgumentError: the study has no such figure.
+            RunDirectoryError: the study cannot be imported here, or an array is missing.
+        """
+        return self.study.plot(figure, self.results)
+
     def _repr_html_(self) -> str:
         return f"<p>{escape(repr(self))}</p>{self.claims._repr_html_()}"
 
