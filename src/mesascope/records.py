@@ -164,7 +164,8 @@ def updated(record: Any) -> Any:
 
 def _built(target: Any, record: Mapping[str, Any], name: str) -> Any:
     hints = _hints(target)
-    record = {key: value for key, value in record.items() if key not in getattr(target, "retired", ())}
+    known = {key: value for key, value in record.items() if key not in getattr(target, "retired", ())}
+    record = {**getattr(target, "added", {}), **known}  # values of older records that lack a field
     for key in record:
         if key not in hints:
             nearest = difflib.get_close_matches(str(key), hints, n=1)

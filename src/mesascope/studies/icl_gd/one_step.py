@@ -33,7 +33,16 @@ limits, weights = stage("limits"), stage("weights")
 
 @study.frozen
 class OneStep(regression.Regression):
+    n_context: study.Count = 10  # Pairs of a context of the layers that all figures but that of dimensions are of.
+    noise: study.NonNegative = 0.0  # Standard deviation of the noise of labels.
     sizes: study.Training = plan(600, 2e-3, decay_from=0.5)  # Training of the networks of the other sizes N = d.
+
+    def family(self, **changes: Any) -> tasks.LinearRegression:
+        return super().family(**{"n_context": self.n_context, "noise": self.noise} | changes)
+
+    def family_of(self, size: int, **changes: Any) -> tasks.LinearRegression:
+        """The tasks with N = d = ``size``, or, for ten, the tasks of all other figures."""
+        return self.family(**{} if size == 10 else {"n_context": size, "d_in": size}, **changes)
 
 
 def measure(lab: study.Lab, settings: OneStep) -> None:
@@ -46,7 +55,9 @@ def measure(lab: study.Lab, settings: OneStep) -> None:
     one_step_rollouts.measure(lab, settings, groups, fresh)
     lab.stage("weights", _read, trained, built)
     lab.stage("construction", _read, [built], built)
-    lab.stage("step-sizes", lambda: {"eta": [lenses.step_sizes(net, 10).eta[0].item() for net in trained]})
+    lab.stage(
+        "step-sizes", lambda: {"eta": [lenses.step_sizes(net, settings.n_context).eta[0].item() for net in trained]}
+    )
     lab.stage("optima", _optima, lab, settings)
     lab.stage("limits", _limits, lab, settings)
     _with_query(lab, settings, gd, fresh)
@@ -62,9 +73,9 @@ def _with_query(lab: study.Lab, settings: OneStep, gd: Any, fresh: tasks.Episode
 
 def _size(lab: study.Lab, settings: OneStep, size: int) -> tuple[list[Any], Any, Any]:
     """The trained layers, gradient descent at its best, and the layer built to run it, for N = d = ``size``."""
-    family = settings.family(n_context=size, d_in=size)
+    family = settings.family_of(size)
     gd, eta = regression.best_step(family), learners.one_step_optimum(family).eta
-    built = constructions.gradient_descent(size, 1, eta, size).network.float().to(lab.device)
+    built = constructions.gradient_descent(size, 1, eta, family.n_context).network.float().to(lab.device)
     watched = regression.watch_alignment({"gd": gd}, lab.draw(family, settings.sweep_tasks, "watch"))
     training = settings.training if size == 10 else settings.sizes
     trained = lab.train(f"size-{size}", regression.network(settings, size + 1), family, training, watch=watched)
@@ -77,7 +88,7 @@ def _size(lab: study.Lab, settings: OneStep, size: int) -> tuple[list[Any], Any,
 
 def _many(settings: OneStep) -> list[tasks.LinearRegression]:
     """Contexts of each N = d with ten teachers and ten queries, which leaves a third of the error of one."""
-    return [settings.family(n_context=size, d_in=size, d_out=10, n_query=10) for size in SIZES]
+    return [settings.family_of(size, d_out=10, n_query=10) for size in SIZES]
 
 
 def _optima(lab: study.Lab, settings: OneStep) -> study.Arrays:

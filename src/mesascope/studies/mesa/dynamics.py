@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 import numpy as np
@@ -101,6 +101,7 @@ class Constructed(Dynamics):
 
 @study.frozen
 class SingleLayers(Constructed):
+    added: ClassVar[dict[str, bool]] = {"normalise_keys": True}
     normalise_keys: bool = False  # Mesa layers divide keys and queries by their L2 norms.
 
     def linear_layer(self, n_heads: int) -> Any:

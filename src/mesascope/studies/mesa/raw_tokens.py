@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -35,6 +35,7 @@ DEVIATIONS = (
 
 @study.frozen
 class Transformers(Sequences):
+    added: ClassVar[dict[str, bool]] = {"normalise_keys": True}
     mesa: Training = cosine_plan(6000, 5e-3, batch=64, warmup_steps=600)  # How hybrids with a mesa layer train.
     normalise_keys: bool = False  # Mesa layers divide keys and queries by their L2 norms.
     averaged_tasks: study.Count = 10  # Sequences that sensitivities and attention are averaged over.
