@@ -95,7 +95,10 @@ def few_candidates(*given, **named):
     return [one for place, one in enumerate(found) if place % 8 == 0 or one.name in NAMED]
 
 
-NAMED = ("gradient-descent", "mean", "one-step preconditioned-gradient-descent", "ridge least-squares")
+NAMED = (
+    "gradient-descent", "gradient-descent of 2 sizes", "mean", "one-step preconditioned-gradient-descent",
+    "ridge least-squares",
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module", autouse=True)
