@@ -20,7 +20,7 @@ html_theme = "furo"
 html_title = f"mesascope {release}"
 html_static_path = ["site"]
 html_css_files = ["mesascope.css"]
-html_extra_path = ["explore.html"]
+html_extra_path = ["explore-page.html"]
 html_copy_source = False
 html_show_sphinx = False
 # The theme's own names for pygments' styles; no font, script or image comes from another host.
