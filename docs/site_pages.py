@@ -75,7 +75,8 @@ def study_page(run, claims):
     for name, caption in captions.items():
         parts.append(f"![{caption.replace('[', '(').replace(']', ')')}](../../results/{path.name}/figures/{name}.svg)")
         parts.append(f"*{caption}*")
-    table = re.search(r"^\| claim \|.*(?:\n\|.*)*", ledger_markdown(claims), flags=re.M)
+    text = ledger_markdown(claims).replace(f"{ROOT}/", "")
+    table = re.search(r"^\| claim \|.*(?:\n\|.*)*", text, flags=re.M)
     parts += ["## Claims", "Intervals are at 99 % ([how they are made](../../evidence.md)).", table[0] if table else ""]
     return "\n\n".join(parts) + "\n"
 
@@ -111,9 +112,16 @@ def package_page(name, seen):
         lines += directive(name, one, found)
     text = rst(inspect.getdoc(module) or "")
     lines[4:4] = ["", *(text if name != "mesascope" else []), ""]
-    if elsewhere:
+    if name == "mesascope":
+        lines += [f"- `{one}`: {_plain(_first(getattr(module, one)))}" for one in elsewhere]
+    elif elsewhere:
         lines += [f"Names of other packages that ``{name}`` offers too: {', '.join(f'`{one}`' for one in elsewhere)}."]
     return "\n".join(lines) + "\n"
+
+
+def _first(found):
+    """The first paragraph of a docstring, on one line."""
+    return " ".join((inspect.getdoc(found) or "").split("\n\n")[0].split())
 
 
 def directive(module, name, found):
@@ -138,13 +146,13 @@ def link(app, docname, source):
     )
     text = re.sub(r"\]\((?:\.\./)+README\.md(?:#[\w-]*)?\)", f"]({up}index.md)", text)
     text = re.sub(r"(?<!!)\[([^\]]*)\]\((?:\.\./)+(?:benchmarks|tests|src)[^)]*\)", r"\1", text)
-    text = re.sub(r"\[([^\]]*)\]\(explore\.html\)", r'<a href="explore.html">\1</a>', text)
+    text = re.sub(r"\[([^\]]*)\]\(explore-page\.html\)", r'<a href="explore-page.html">\1</a>', text)
     source[0] = text
 
 
 def escape(app, what, name, obj, options, lines):
-    """Protect the signs of formulas in docstrings, which are plain text to their readers."""
-    lines[:] = rst("\n".join(lines))
+    """Protect the signs of formulas in docstrings, and drop what Python writes about fields of named tuples."""
+    lines[:] = rst("\n".join(line for line in lines if not line.startswith("Alias for field number")))
 
 
 def rst(text):
