@@ -49,4 +49,5 @@ def setup(app):
     """Write the generated pages, and read links and docstrings as the site needs them."""
     app.connect("builder-inited", site_pages.write)
     app.connect("source-read", site_pages.link)
+    app.connect("viewcode-follow-imported", site_pages.source)
     app.connect("autodoc-process-docstring", site_pages.escape, priority=100)

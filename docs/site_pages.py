@@ -105,17 +105,20 @@ def package_page(name, seen):
         found = getattr(module, one)
         home = getattr(found, "__module__", name) or name
         key = (home, getattr(found, "__qualname__", one))
-        if name == "mesascope" or (not home.startswith(name + ".") and home != name) or key in seen:
-            elsewhere.append(one)
+        package = ".".join(home.split(".")[:2])
+        has_page = package.removeprefix("mesascope.") in PACKAGES
+        if (has_page if name == "mesascope" else package != name) or key in seen:
+            elsewhere.append((f"`~{package}.{one}`", found))
             continue
         seen.add(key)
         lines += directive(name, one, found)
     text = rst(inspect.getdoc(module) or "")
-    lines[4:4] = ["", *(text if name != "mesascope" else []), ""]
     if name == "mesascope":
-        lines += [f"- `{one}`: {_plain(_first(getattr(module, one)))}" for one in elsewhere]
+        text = [f"- {linked}: {_plain(_first(found))}" for linked, found in elsewhere]
     elif elsewhere:
-        lines += [f"Names of other packages that ``{name}`` offers too: {', '.join(f'`{one}`' for one in elsewhere)}."]
+        names = ", ".join(linked for linked, _ in elsewhere)
+        lines += [f"Names of other packages that ``{name}`` offers too: {names}."]
+    lines[4:4] = ["", *text, ""]
     return "\n".join(lines) + "\n"
 
 
@@ -148,6 +151,11 @@ def link(app, docname, source):
     text = re.sub(r"(?<!!)\[([^\]]*)\]\((?:\.\./)+(?:benchmarks|tests|src)[^)]*\)", r"\1", text)
     text = re.sub(r"\[([^\]]*)\]\(explore-page\.html\)", r'<a href="explore-page.html">\1</a>', text)
     source[0] = text
+
+
+def source(app, module, attribute):
+    """The module whose source page shows an attribute: that of its class, not of the attribute's value."""
+    return getattr(getattr(importlib.import_module(module), attribute.split(".")[0], None), "__module__", None)
 
 
 def escape(app, what, name, obj, options, lines):
