@@ -423,6 +423,7 @@ def test_arrays_files_and_datasets_give_the_tasks_of_the_dataset_that_they_hold(
     for own in (
         FewShotArrays(pixels, names, **shape),
         FewShotArrays(found.pixels[:, 0].float() / 255, np.array(names), **shape),
+        FewShotArrays(found.pixels[:, 0].double().numpy() / 255, names, **shape),
         FewShotArrays(tmp_path / "images.npy", found.labels, **shape),
         FewShotArrays(pairs, **shape),
         FewShotArrays(torch.utils.data.TensorDataset(found.pixels, found.labels), **shape),

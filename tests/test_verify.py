@@ -144,7 +144,7 @@ def test_a_damaged_run_costs_its_own_row(own):
     assert {Path(row["run"]).relative_to("runs").parts[0] for row in found.changes} == {"broken", "lost"}
     assert "weights.npz must be what this run measured, but is damaged" in found.changes["likely reason"][1]
     assert [(Path(row["run"]).name, row["changes"]) for row in found.runs] == [("broken", 1), ("whole", 0)]
-    assert found.left_out == ["runs/unfinished must be a finished run of a study, but is not: see its folder."]
+    assert found.left_out == ["runs/unfinished must be a finished run of a study, but is not finished: leave it out."]
 
 
 def test_a_repetition_on_the_same_machine_is_byte_identical(own, tmp_path, monkeypatch, capsys):

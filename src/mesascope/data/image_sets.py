@@ -109,6 +109,7 @@ def images_of(found: Any, labels: Any = None) -> Images:
         refuse("images", rule, tuple(pixels.shape), "reshape them")
     if pixels.dtype != torch.uint8 and not (pixels.is_floating_point() and pixels.isfinite().all()):
         refuse("images", "be bytes or finite floats", str(pixels.dtype), "convert them")
+    pixels = pixels.float() if pixels.is_floating_point() else pixels
     if index.shape != (len(pixels),):
         refuse("labels", f"be {len(pixels)}, one an image", tuple(index.shape), "pass the class of each image")
     return Images(pixels, torch.as_tensor(index), tuple(map(str, classes)))

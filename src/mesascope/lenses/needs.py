@@ -88,8 +88,14 @@ _PREDICTIONS = "use a lens that needs predictions only, such as agreement or swe
 
 # Protocol, description and remedy of each kind of access.
 _NEEDS: dict[str, tuple[Any, str, str]] = {
-    "prediction": (Callable, "a learner that can be called as learner(context, xq)", "pass a module or a function"),
-    "gradient": (Callable, "a learner that torch can differentiate by xq", f"write it in torch, or {_PREDICTIONS}"),
+    "prediction": (
+        Callable, "a learner that can be called as learner(context, xq)",
+        "pass a module or a function, or an estimator of scikit-learn through from_sklearn",
+    ),
+    "gradient": (
+        Callable, "a learner that torch can differentiate by xq",
+        f"write it in torch, with predictions that change smoothly with xq, or {_PREDICTIONS}",
+    ),
     "products": (HasProducts, "a network with products() and with_products(products)", _PREDICTIONS),
     "channels": (
         HasChannels, "a predictor of linear attention alone on tokens of channels",

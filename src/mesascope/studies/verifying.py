@@ -106,7 +106,8 @@ def verify(
     changes += [{"run": one.partition(" must ")[0], **_damaged(one)} for one in damaged]
     for run in found:
         if run.config["kind"] != "study" or not run.is_finished:
-            left_out.append(f"{run.path} must be a finished run of a study, but is not: see its folder.")
+            state = "not finished" if run.config["kind"] == "study" else f"of kind {run.config['kind']}"
+            left_out.append(f"{run.path} must be a finished run of a study, but is {state}: leave it out.")
             continue
         rows, records, numbers = [], Verdicts(), "-"
         try:

@@ -107,8 +107,9 @@ class FewShotArrays(_FewShot):
     """Few-shot tasks, as those of `FewShotImages`, from images of your own.
 
     Args:
-        images: images ``(n, channels, size, size)`` or ``(n, size, size)``, bytes or floats, in NumPy or torch; the
-            path of an .npy file of them; or a dataset of pairs (image, label), such as torchvision's.
+        images: images ``(n, channels, size, size)`` or ``(n, size, size)``, bytes or floats, in NumPy or torch, of
+            which tasks are float32; the path of an .npy file of them; or a dataset of pairs (image, label), such as
+            torchvision's.
         labels: class of each image, ``(n,)`` whole numbers or names; None for a dataset of pairs.
         ways, shots, queries, rotations: see `FewShotImages`.
 
