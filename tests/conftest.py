@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shutil
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # two processes test side by side; children compute in the same order
 
@@ -72,3 +73,17 @@ def members(request, monkeypatch):
     """How an ensemble runs its members, which depends on their size."""
     monkeypatch.setattr("mesascope.training.ensemble._BUSY", 2**27 if request.param == "at once" else -1)
     return request.param
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """Chromium without a window; tests are skipped where it or Playwright is missing."""
+    reason = "Playwright is not installed: pip install playwright"
+    api = pytest.importorskip("playwright.sync_api", reason=reason)
+    chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if chromium is None:
+        pytest.skip("there is no chromium: apt-get install chromium")
+    with api.sync_playwright() as playwright:
+        found = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        yield found
+        found.close()

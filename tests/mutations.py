@@ -17,6 +17,7 @@ import torch
 
 from mesascope import records
 from mesascope.studies import Mutated, mutate
+from mesascope.studies.mutating import in_words
 from mesascope.training import keep_freed_memory
 
 ABOUT = (
@@ -42,16 +43,12 @@ def mutated(name: str) -> tuple[Mutated, float]:
     return mutate(records.registered("study")[name]), time.process_time()
 
 
-def spelled(claims: dict[str, str]) -> str:
-    return ", ".join(f"{name} ({verdict})" for name, verdict in claims.items())
-
-
 def write(found: list[Mutated]) -> None:
     """Replace the rows of these studies on the page."""
     known, done = list(records.registered("study")), {one.study for one in found}
     former = [tuple(line[2:-2].split(" | ")) for line in PAGE.read_text().splitlines() if line.startswith("| ")]
     rows = [row for row in former[1:] if row[1] in known and row[1] not in done]
-    rows += [(bug, one.study, spelled(claims) or "**none**") for one in found for bug, claims in one.turned.items()]
+    rows += [(bug, one.study, in_words(claims) or "**none**") for one in found for bug, claims in one.turned.items()]
     page = ["# Bugs and the claims they turn", "", ABOUT, ""]
     page += ["| bug | study | claims that no longer hold |", "|---|---|---|"]
     page += [f"| {' | '.join(row)} |" for row in sorted(rows, key=lambda row: known.index(row[1]))]

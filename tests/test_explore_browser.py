@@ -2,7 +2,6 @@
 
 import asyncio
 import re
-import shutil
 import subprocess
 import sys
 import threading
@@ -14,20 +13,17 @@ import pytest
 import torch
 
 pytest.importorskip("bokeh", reason="bokeh is not installed: pip install '.[explore]'")
-api = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed: pip install playwright")
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium: apt-get install chromium")
 
-from mesascope.explore.page import complete, fill, subjects  # noqa: E402
-from mesascope.explore.payload import LEARNERS  # noqa: E402
-from mesascope.explore.plots import ROLES  # noqa: E402
-from mesascope.explore.saving import page as saved_page  # noqa: E402
-from mesascope.explore.server import Sessions, serve  # noqa: E402
-from mesascope.explore.setup import Setup  # noqa: E402
-from mesascope.explore.shipped import REGRESSORS  # noqa: E402
-from mesascope.lenses.needs import predict_in_eval  # noqa: E402
-from mesascope.streams import stream  # noqa: E402
-from mesascope.tasks import Context  # noqa: E402
+from mesascope.explore.page import complete, fill, subjects
+from mesascope.explore.payload import LEARNERS
+from mesascope.explore.plots import ROLES
+from mesascope.explore.saving import page as saved_page
+from mesascope.explore.server import Sessions, serve
+from mesascope.explore.setup import Setup
+from mesascope.explore.shipped import REGRESSORS
+from mesascope.lenses.needs import predict_in_eval
+from mesascope.streams import stream
+from mesascope.tasks import Context
 
 RESULTS = Path(__file__).parent.parent / "docs" / "results" / "one-step"
 PATIENCE = 60_000  # milliseconds, for a busy machine
@@ -49,14 +45,6 @@ def address():
         line = server.stdout.readline()
         yield re.search(r"http://127\.0\.0\.1:\d+/", line)[0]
         server.terminate()
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with api.sync_playwright() as playwright:
-        found = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield found
-        found.close()
 
 
 @pytest.fixture(scope="module")

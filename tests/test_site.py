@@ -1,16 +1,12 @@
 """The documentation site in Debian's chromium: nothing from other hosts, no page wider than its window, search."""
 
 import re
-import shutil
 from pathlib import Path
 
 import pytest
 
-api = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed: pip install playwright")
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 SITE = Path(__file__).parent.parent / "build" / "site"
 pytestmark = [
-    pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium: apt-get install chromium"),
     pytest.mark.skipif(not (SITE / "search.html").exists(), reason="there is no site: make docs"),
 ]
 PAGES = (
@@ -18,14 +14,6 @@ PAGES = (
     "tutorials/which-algorithm", "tutorials/sparse-maml", "generated/studies/one-step", "generated/reference/learners",
 )  # fmt: skip
 PATIENCE = 60_000  # milliseconds, for a busy machine
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with api.sync_playwright() as playwright:
-        found = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield found
-        found.close()
 
 
 def test_no_page_asks_another_host(browser):

@@ -6,6 +6,7 @@ import hashlib
 import importlib.machinery
 import importlib.util
 import os
+import re
 import sys
 import traceback
 from pathlib import Path
@@ -14,7 +15,16 @@ from typing import Any
 
 from mesascope.errors import ArgumentError, MesascopeError, one_line, require_choice
 
-__all__ = ["from_file", "module_of"]
+__all__ = ["from_file", "in_file", "module_of"]
+
+
+def in_file(spec: str) -> bool:
+    """True for ``path.py:NAME``, also without the name.
+
+    >>> in_file("mine.py:STUDY"), in_file("package.module:function")
+    (True, False)
+    """
+    return re.search(r"\.py(:\w*)?$", spec) is not None
 
 
 def from_file(spec: str, kind: type = object) -> Any:

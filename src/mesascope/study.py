@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mesascope.errors import refuse, require_choice
+from mesascope.errors import refuse
 from mesascope.evidence import (
     Arrays,
     Bound,
@@ -144,11 +144,9 @@ class Study:
 
     def plot(self, figure: str, results: Any) -> Any:
         """Draw a figure, by its name, from the results of a run; return the figure of matplotlib."""
-        from mesascope.reports import drawn
+        from mesascope.reports import plotted
 
-        known = {one.name: one for one in self.figures}
-        require_choice("figure", figure, known)
-        return drawn(known[figure], results)
+        return plotted(self.figures, figure, results)
 
     def _docstring(self) -> str:
         module = sys.modules.get(getattr(self.measure, "__module__", ""))

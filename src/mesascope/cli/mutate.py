@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 import tyro
 
 from mesascope.errors import require_choice
+from mesascope.loading import in_file
 from mesascope.records import registered
 from mesascope.text import counted
 
@@ -34,9 +35,9 @@ class Mutate:
         from mesascope.study import load_study
 
         known = registered("study")
-        if ".py" not in self.study:
+        if not in_file(self.study):
             require_choice("study", self.study, known)
-        found = mutate(known[self.study] if self.study in known else load_study(self.study))
+        found = mutate(load_study(self.study) if in_file(self.study) else known[self.study])
         if self.format == "json":
             print(json.dumps(dataclasses.asdict(found), indent=2))
         else:
@@ -48,14 +49,15 @@ def _print(found: Mutated) -> None:
     from rich.table import Table
 
     from mesascope.reports import console
+    from mesascope.studies.mutating import in_words
 
     table = Table(title=f"bugs of {found.study}", title_justify="left", pad_edge=False)
     table.add_column("bug")
     table.add_column("claims that no longer hold")
     for bug, claims in found.turned.items():
-        table.add_row(bug, ", ".join(f"{name} ({verdict})" for name, verdict in claims.items()) or "[bold]none[/]")
+        table.add_row(bug, in_words(claims) or "[bold]none[/]")
     console().print(table)
-    other = [f"{name} ({verdict})" for name, verdict in found.sound.items() if verdict != "holds"]
+    other = {name: verdict for name, verdict in found.sound.items() if verdict != "holds"}
     print(f"{counted(len(found.turned), 'bug')}, of which {len(found.unnoticed)} turn no claim")
     if other:
-        print(f"do not hold without a bug, and cannot notice one: {', '.join(other)}")
+        print(f"do not hold without a bug, and cannot notice one: {in_words(other)}")

@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from mesascope.errors import ArgumentError, require_count
+from mesascope.loading import in_file
 from mesascope.progress import tell
 from mesascope.records import facts, register, registered
 
@@ -144,7 +145,7 @@ def run_command(arguments: Sequence[str]) -> Any:
 
 def with_own_study(arguments: Sequence[str]) -> list[str]:
     """Register the study of ``path.py:STUDY``, and replace this argument by the study's name."""
-    if arguments[:1] != ["run"] or not re.search(r"\.py(:\w*)?$", "".join(arguments[1:2])):
+    if arguments[:1] != ["run"] or not in_file("".join(arguments[1:2])):
         return list(arguments)
     from mesascope.study import load_study
 

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, TypeVar
 
 import msgspec
 
-from mesascope.errors import ArgumentError, require_choice
+from mesascope.errors import ArgumentError
 from mesascope.evidence.tables import Table, Tabular
 from mesascope.identification.behaviour import Behaviour, described
 from mesascope.identification.conditions import OWN
@@ -83,12 +83,9 @@ class Answer(Tabular):
     def plot(self, figure: str | None = None) -> Any:
         """Draw a figure of the report: the first, or that of this name. A notebook shows the figure of matplotlib."""
         from mesascope.identification.reporting import figures
-        from mesascope.reports import drawn
+        from mesascope.reports import plotted
 
-        known = {one.name: one for one in figures(self)}  # type: ignore[arg-type]
-        figure = next(iter(known)) if figure is None else figure
-        require_choice("figure", figure, known)
-        return drawn(known[figure], {"answer": self})
+        return plotted(figures(self), figure, {"answer": self})  # type: ignore[arg-type]
 
     def __str__(self) -> str:
         return f"{self.verdict}\n{self.table()!r}"

@@ -1,4 +1,4 @@
-from .figures import draw_figures as draw_figures, drawn as drawn, figure_files as figure_files
+from .figures import draw_figures as draw_figures, drawn as drawn, figure_files as figure_files, plotted as plotted
 from .html import claims_page as claims_page, figures_page as figures_page, write_report as write_report
 from .panels import (
     Figure as Figure,

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from mesascope.errors import RunDirectoryError
+from mesascope.errors import RunDirectoryError, require_choice
 from mesascope.reports.panels import Figure, Matrices
 from mesascope.runs import Run
 
@@ -75,6 +75,14 @@ def drawn(figure: Figure, results: Any) -> Any:
         draw = _draw_matrices if isinstance(figure.panels, Matrices) else _draw_panels
         draw(canvas, figure, results)
     return canvas
+
+
+def plotted(figures: Sequence[Figure], name: str | None, results: Any) -> Any:
+    """The figure of this name, or the first if None, drawn from results."""
+    known = {one.name: one for one in figures}
+    name = next(iter(known)) if name is None else name
+    require_choice("figure", name, known)
+    return drawn(known[name], results)
 
 
 def figure_files(figure: Figure, results: Any) -> dict[str, bytes]:

@@ -41,6 +41,11 @@ class Mutated:
         return [bug for bug, claims in self.turned.items() if not claims]
 
 
+def in_words(claims: Mapping[str, str]) -> str:
+    """Claims with their verdicts: ``learns (fails), deeper (undecided)``."""
+    return ", ".join(f"{name} ({verdict})" for name, verdict in claims.items())
+
+
 def mutate(study: Study) -> Mutated:
     """Plant each bug of a study, measure and judge, at its quick preset with the settings of `Study.mutated`.
 

@@ -6,7 +6,6 @@ import inspect
 import math
 import os
 import pkgutil
-import re
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mesascope.errors import ArgumentError, ArgumentTypeError, one_line, plain, require_choice, shown
-from mesascope.loading import from_file
+from mesascope.loading import from_file, in_file
 from mesascope.progress import STOP
 from mesascope.records import registered
 from mesascope.runs import Run
@@ -82,7 +81,7 @@ def load_task(task: str, place: str = "") -> Study | Callable[..., Any]:
 
     if not isinstance(task, str):
         raise ArgumentTypeError(f"task must be a name, but is {shown(task)}: pass a study's name, or path.py:NAME.")
-    if re.search(r"\.py(:\w*)?$", task):
+    if in_file(task):
         found = from_file(task)
         return load_study(task) if isinstance(found, Study) else _callable(task, found)
     if ":" not in task:

@@ -20,6 +20,7 @@ from mesascope.errors import (
     shown,
 )
 from mesascope.evidence.tables import Table, Tabular
+from mesascope.loading import in_file
 from mesascope.records import from_record, to_record
 from mesascope.runs import Run
 from mesascope.runs.files import as_path, read_json, write_json
@@ -62,7 +63,7 @@ class Sweep(Tabular):
         self.place = os.getcwd()
         found = load_task(task, self.place)
         self.is_study = not callable(found)
-        if ".py" in task:
+        if in_file(task):
             path, colon, name = task.rpartition(":")
             task = f"{Path(path).expanduser().resolve()}{colon}{name}"
         self.task, self.preset, self.device = task, preset if self.is_study else "", device
