@@ -1,6 +1,7 @@
 """Who may import whom, and what importing mesascope does not load."""
 
 import ast
+import functools
 import pydoc
 import re
 import subprocess
@@ -76,16 +77,21 @@ APART = {
 MOST_LINES = 400
 
 
+@functools.cache
+def nodes(file):
+    """All nodes of a module's syntax tree, which take seconds to walk for all modules."""
+    return [*ast.walk(ast.parse(file.read_text()))]
+
+
 def test_imports_point_towards_the_ground():
     for file in SOURCE.rglob("*.py"):
         part = file.relative_to(SOURCE).parts[0].removesuffix(".py")
         if part == "__init__":
             continue
         allowed = set(ORDER[: ORDER.index(part) + 1]) - APART.get(part, set())
-        tree = ast.parse(file.read_text())
-        typing = {id(node) for branch in ast.walk(tree) if isinstance(branch, ast.If) and "TYPE_CHECKING" in
+        typing = {id(node) for branch in nodes(file) if isinstance(branch, ast.If) and "TYPE_CHECKING" in
                   ast.unparse(branch.test) for node in ast.walk(branch)}  # fmt: skip
-        for node in ast.walk(tree):
+        for node in nodes(file):
             if id(node) in typing:
                 continue
             modules = []
@@ -169,7 +175,7 @@ def test_docstrings_begin_with_a_noun_or_an_imperative():
     clauses = {"What", "Whether", "How", "Of", "By", "Where", "Which", "Those", "As", "That", "Who"}
     kinds = ast.Module | ast.ClassDef | ast.FunctionDef
     for file in SOURCE.rglob("*.py"):
-        for node in ast.walk(ast.parse(file.read_text())):
+        for node in nodes(file):
             text = ast.get_docstring(node) if isinstance(node, kinds) else None
             if text and text.partition("\n")[0].endswith("?"):  # the question of a study
                 continue

@@ -2,11 +2,11 @@
 
 import ast
 import re
-import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
+import children
 import pytest
 
 import mesascope
@@ -137,10 +137,11 @@ CALLS = {
 
 
 @pytest.fixture(scope="module")
-def printed():
+def printed(tmp_path_factory):
     attempts = [f"try:\n    {call}\n    print()\nexcept MesascopeError as error:\n    print(error)" for call in CALLS]
-    program = PREAMBLE + "\n".join(attempts)
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    program = tmp_path_factory.mktemp("calls") / "calls.py"
+    program.write_text(PREAMBLE + "\n".join(attempts))
+    done = children.run(program)
     assert done.returncode == 0, done.stderr
     return dict(zip(CALLS, done.stdout.splitlines(), strict=True))
 
@@ -163,7 +164,8 @@ EXTRAS = {
 def required():
     """The constant arguments of each call of require_package, with its place."""
     for file in Path(mesascope.__file__).parent.rglob("*.py"):
-        for node in ast.walk(ast.parse(file.read_text())):
+        text = file.read_text()
+        for node in ast.walk(ast.parse(text)) if "require_package(" in text else ():
             if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "require_package":
                 module, _, extra = [*(getattr(one, "value", "?") for one in node.args), ""][:3]
                 yield f"{file.name}: {node.lineno}", module.partition(".")[0], extra
