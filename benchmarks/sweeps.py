@@ -1,9 +1,8 @@
 """Time of a sweep of 40 points on two workers beside the ideal: half of the points' times on one worker.
 
 ``python benchmarks/sweeps.py [KIND ...]`` writes ``benchmarks/results/sweeps.json``. Points of *waiting* sleep for
-fifteen seconds, so that only the time around them counts, whatever else the machine does; points of *computing*
-multiply matrices in one thread for a second or more, and need two free cores. *study* has 40 points of the study in
-tests/tiny_study.py with longer trainings. The start of the workers and of the sweep counts.
+fifteen seconds, so that only the time around them counts, whatever else the machine does; *study* has 40 points of the
+study in tests/tiny_study.py with longer trainings, and needs two free cores. The start of workers and sweep counts.
 """
 
 from __future__ import annotations
@@ -16,14 +15,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 HERE = Path(__file__).resolve()
 STUDY = HERE.parents[1] / "tests" / "tiny_study.py"
 POINTS, WORKERS = 40, 2
 KINDS: dict[str, tuple[str, dict[str, list[Any]]]] = {
     "waiting": (f"{HERE}:waiting", {"place": list(range(POINTS))}),
-    "computing": (f"{HERE}:computing", {"place": list(range(POINTS))}),
     "study": (f"{STUDY}:STUDY", {"tasks": list(range(2000, 2000 + POINTS)), "training.steps": [1000]}),
 }
 
@@ -32,14 +28,6 @@ def waiting(settings: dict[str, Any], seed: int) -> dict[str, float]:
     """A point of fifteen seconds that needs no processor."""
     time.sleep(15)
     return {"place": settings["place"]}
-
-
-def computing(settings: dict[str, Any], seed: int) -> dict[str, float]:
-    """A point of a second or so that needs a whole core."""
-    matrix = np.random.default_rng(seed).normal(size=(600, 600))
-    for _ in range(120):
-        matrix = np.linalg.qr(matrix @ matrix.T)[0]
-    return {"trace": float(np.trace(matrix))}
 
 
 def timed(task: str, settings: dict[str, list[Any]], workers: int, out: Path) -> tuple[float, float]:

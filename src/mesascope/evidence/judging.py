@@ -255,22 +255,37 @@ def _every(claim: Claim, read: tuple[_Samples, ...]) -> _Intervals:
 
 def _median(claim: Claim, read: tuple[_Samples, ...]) -> _Intervals:
     """Interval from order statistics of the replicates, widened by the largest measurement error."""
-    from scipy.stats import binom, norm
+    from scipy.stats import norm
 
     (samples,) = read
-    count, ordered = len(samples.values), np.sort(samples.values, axis=0)
 
     def at(outside: float) -> list[_Interval]:
-        tail = outside / 2
-        rank = int(binom.ppf(tail, count, 0.5)) - 1
-        while rank >= 0 and binom.cdf(rank, count, 0.5) > tail:
-            rank -= 1
-        reach = float(norm.isf(tail)) * samples.errors.max(0)
-        low, high = (ordered[rank] - reach, ordered[-1 - rank] + reach) if rank >= 0 else (-np.inf, np.inf)
-        ends = (np.broadcast_to(end, reach.shape) for end in (np.median(ordered, axis=0), low, high))
-        return [_Interval(*map(float, end)) for end in zip(*ends, strict=True)]
+        reach = float(norm.isf(outside / 2)) * samples.errors.max(0)
+        middle, low, high = median_interval(samples.values, outside)
+        return [_Interval(*map(float, end)) for end in zip(middle, low - reach, high + reach, strict=True)]
 
     return at
+
+
+def median_interval(values: np.ndarray, outside: float = 1 - LEVEL) -> np.ndarray:
+    """Median over replicates, and the order statistics that enclose the true median; infinite if there are too few.
+
+    Args:
+        values: ``(replicates, ...)``.
+        outside: most probability that the true median lies outside.
+
+    Returns:
+        ``(3, ...)``: median, lower end, upper end.
+    """
+    from scipy.stats import binom
+
+    count, ordered, tail = len(values), np.sort(values, axis=0), outside / 2
+    rank = int(binom.ppf(tail, count, 0.5)) - 1
+    while rank >= 0 and binom.cdf(rank, count, 0.5) > tail:
+        rank -= 1
+    middle = np.median(ordered, axis=0)
+    low, high = (ordered[rank], ordered[-1 - rank]) if rank >= 0 else (middle - np.inf, middle + np.inf)
+    return np.stack([middle, low, high])
 
 
 def _share(claim: Claim, read: tuple[_Samples, ...]) -> _Intervals:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mesascope.evidence import Arrays
+from mesascope.evidence.judging import median_interval
 from mesascope.evidence.tables import Table
 from mesascope.evidence.verdicts import controlled, measured_text
 from mesascope.files import write_aside
@@ -82,17 +83,11 @@ def _by_name(run: Run) -> dict[str, np.ndarray]:
 
 
 def _numbers(place: Mapping[str, Any], numbers: Mapping[str, np.ndarray]) -> Iterator[dict[str, Any]]:
-    """A row for each number: its mean over seeds, with Student's interval at 99 % for two seeds or more."""
-    from scipy.special import stdtrit  # quantiles of Student's distribution; scipy.stats loads slowly
-
+    """A row for each number: its median over seeds, with its interval at 99 % for eight seeds or more."""
     for name, values in numbers.items():
-        n, value = len(values), float(np.mean(values))
-        half = float(stdtrit(n - 1, 0.995) * np.std(values, ddof=1) / math.sqrt(n)) if n > 1 else math.nan
-        ends = (value, value - half, value + half)
-        row = {
-            key: end if math.isfinite(end) else None for key, end in zip(("value", "low", "high"), ends, strict=True)
-        }
-        yield {**place, "name": name, **row, "replicates": n}
+        ends = zip(("value", "low", "high"), median_interval(values).tolist(), strict=True)
+        row = {key: end if math.isfinite(end) and np.isfinite(values).all() else None for key, end in ends}
+        yield {**place, "name": name, **row, "replicates": len(values)}
 
 
 def shown_table(table: Table) -> Table:
@@ -159,7 +154,8 @@ def _figures(sweep: Sweep, table: Table) -> dict[str, bytes]:
         rows = [row for row in table if row["name"] == name and row["value"] is not None]
         if panels := tuple(itertools.islice(_panels(name, axes, rows), _MOST)):
             over = " and ".join(axis.replace("_", "-") for axis in list(axes)[-2:])
-            caption = f"{name} over {over}; bars are intervals at 99 %." if len(axes) == 1 else f"{name} over {over}."
+            barred = len(axes) == 1 and any(row["low"] is not None for row in rows)
+            caption = f"{name} over {over}{'; bars are intervals at 99 %' if barred else ''}."
             found[caption] = figure_files(Figure("sweep", caption, panels), {})["svg"]
     return found
 
