@@ -19,7 +19,7 @@ from pathlib import Path
 from playwright.sync_api import Page, sync_playwright
 
 OUT = Path(__file__).parent / "results" / "explore.json"
-REPEATED, STARTS = 7, 3
+REPEATED, STARTS = 7, 5
 MOVES = {
     "input scale": ("scale", 1.0, 2.0), "noise": ("noise", 0.1, 0.4), "pairs": ("pairs", 8, 20),
     "depth": ("depth", 1, 3), "step size": ("eta", 1.0, 3.0), "own parameter": ("free", 0.2, 0.8),
@@ -68,8 +68,10 @@ def main() -> None:
                     page.wait_for_timeout(4000)
                     moves = {"drag a point": _dragged(page)} | {name: _move(page, *own) for name, own in MOVES.items()}
             finally:
-                server.terminate()
                 page.close()
+                server.terminate()
+                server.wait()
+                time.sleep(2)  # the processes that end would slow the next start
         browser.close()
     OUT.write_text(json.dumps({"load averages": loads, "starts": starts, "moves": moves}, indent=2) + "\n")
     print(OUT.read_text())

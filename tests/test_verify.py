@@ -28,10 +28,10 @@ def finished(tmp_path_factory):
     """A file with the tiny study in a git repository, a module that it imports, and a finished run of it."""
     folder = tmp_path_factory.mktemp("own")
     file = folder / "mine.py"
-    (folder / "beside_mine.py").write_text("MOST = 4.0\n")
+    (folder / "bounds_beside_mine.py").write_text("MOST = 4.0\n")
     (folder / "apart.py").write_text("MOST = 5.0\n")
-    text = TINY.replace('name="tiny"', 'name="mine"').replace("below(4.0)", "below(beside_mine.MOST)")
-    file.write_text(text.replace("import sys\n", "import sys\nimport beside_mine\n", 1))
+    text = TINY.replace('name="tiny"', 'name="mine"').replace("below(4.0)", "below(bounds_beside_mine.MOST)")
+    file.write_text(text.replace("import sys\n", "import sys\nimport bounds_beside_mine\n", 1))
     git(folder, "init", "--quiet")
     git(folder, "add", ".")
     git(folder, "commit", "--quiet", "-m", "a study")
@@ -48,7 +48,7 @@ def own(finished, tmp_path, monkeypatch):
     run = tmp_path / "runs" / "whole"
     edit(run / "config.json", lambda config: config.update(defined_in=f"{tmp_path / 'mine.py'}:STUDY"))
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.delitem(sys.modules, "beside_mine", raising=False)
+    monkeypatch.delitem(sys.modules, "bounds_beside_mine", raising=False)
     return run
 
 
@@ -100,7 +100,7 @@ def test_edited_arrays_are_found_though_their_checksums_were_edited_too(own):
 
 
 def test_another_bound_is_found_with_the_verdict_that_it_turns(own):
-    (own.parents[1] / "beside_mine.py").write_text("MOST = 1e-3\n")
+    (own.parents[1] / "bounds_beside_mine.py").write_text("MOST = 1e-3\n")
     file = own.parents[1] / "mine.py"
     file.write_text(file.read_text().replace('"weights stay small"', '"weights stay tiny"'))  # words alone
     found = verify(own)
@@ -224,7 +224,7 @@ def test_only_studies_whose_code_has_changed_since_a_commit_are_verified(own, tm
     assert verify("runs", since="HEAD").runs == []
     (tmp_path / "apart.py").write_text("MOST = 6.0\n")
     assert verify("runs", since="HEAD").runs == []
-    (tmp_path / "beside_mine.py").write_text("MOST = 3.0\n")
+    (tmp_path / "bounds_beside_mine.py").write_text("MOST = 3.0\n")
     assert len(verify("runs", since="HEAD").runs) == 1, "before it is committed"
     git(tmp_path, "commit", "--quiet", "-am", "another bound")
     assert verify("runs", since="HEAD").runs == []

@@ -11,7 +11,9 @@ from bokeh.models import (
     CustomJS,
     HoverTool,
     LabelSet,
+    Line,
     PointDrawTool,
+    Scatter,
     Select,
     Span,
     Spinner,
@@ -74,34 +76,28 @@ class Drawing:
     def _figure(self) -> Any:
         found = plot("One task", "input x", "label y", height=420, name="task")
         found.add_layout(self.line)
-        found.scatter(
-            "x", "y", size="size", fill_color="colour", line_color=None, fill_alpha=0.35, source=self.marks,
-            name="marks",
-        )  # fmt: skip
-        lines = {
-            role: [
-                found.line(
-                    "x", role, source=self.curves, color=colour, line_dash=dash, line_width=2.5, name=f"curve_{role}"
-                ),
-                found.scatter("x", role, source=self.answers, color=colour, marker=MARKS[role], size=9),
-            ]
-            for role, (colour, dash) in LOOKS.items()
-        }
-        points = found.scatter(
-            "x", "y", size=12, fill_color="white", line_color="black", line_width=2, source=self.points, name="points"
+        # Glyphs of their own: those that `figure` makes have four copies each, and the page opens later.
+        marks = found.add_glyph(
+            self.marks, Scatter(size="size", fill_color="colour", line_color=None, fill_alpha=0.35), name="marks"
         )
-        query = found.scatter(
-            "x", "y", size=17, marker="inverted_triangle", fill_color="#E69F00", line_color="black", source=self.query,
-            name="query",
-        )  # fmt: skip
+        lines = {}
+        for role, (colour, dash) in LOOKS.items():
+            curve = Line(y=role, line_color=colour, line_dash=dash, line_width=2.5)
+            answer = Scatter(y=role, fill_color=colour, line_color=colour, marker=MARKS[role], size=9)
+            lines[role] = [
+                found.add_glyph(self.curves, curve, name=f"curve_{role}"), found.add_glyph(self.answers, answer)
+            ]  # fmt: skip
+        look = {"marker": "inverted_triangle", "fill_color": "#E69F00", "line_color": "black"}
+        points = Scatter(size=12, fill_color="white", line_color="black", line_width=2)
+        found.add_glyph(self.points, points, name="points")
+        found.add_glyph(self.query, Scatter(size=17, **look), name="query")
         found.add_layout(LabelSet(x="x", y="y", text="text", source=self.marks, x_offset=9, y_offset=5,
                                   text_font_size="11px", text_color="gray"))  # fmt: skip
         # A drag begins after five pixels, so the discs that take it are larger than the points.
-        held = [found.scatter("x", "y", size=20, alpha=0, source=one.data_source) for one in (points, query)]
+        disc = Scatter(size=20, fill_alpha=0, line_alpha=0)
+        held = [found.add_glyph(source, disc) for source in (self.points, self.query)]
         draw = PointDrawTool(renderers=held, num_objects=MOST_PAIRS, empty_value=-1)
-        found.add_tools(
-            draw, HoverTool(renderers=[found.select_one({"name": "marks"})], tooltips="weight @weight{0.000}")
-        )
+        found.add_tools(draw, HoverTool(renderers=[marks], tooltips="weight @weight{0.000}"))
         found.toolbar.active_drag, found.toolbar.active_tap = draw, draw
         self.legend = legend(found, lines)
         return found
