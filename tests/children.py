@@ -5,6 +5,7 @@ process that forks; it reads a request a line, and answers each by a line.
 """
 
 import atexit
+import gc
 import json
 import os
 import runpy
@@ -100,6 +101,7 @@ def serve():
     from mesascope.records import registered
 
     registered("study")
+    gc.freeze()  # so that no child walks, and copies, what all share
     for line in sys.stdin:
         request = json.loads(line)
         answer = ended(request["ended"]) if "ended" in request else started(request)

@@ -1,6 +1,7 @@
-"""Every annotated shape is checked at run time while testing, and all types but those of inner functions."""
+"""Annotated shapes are checked at run time while testing, and all types but those of inner functions."""
 
 import contextlib
+import gc
 import os
 import shutil
 
@@ -19,6 +20,10 @@ with contextlib.suppress(ImportError):  # before any gradient; torch 2.9 has no 
 jaxtyping.jaxtyped = shape_checker.jaxtyped
 install_import_hook("mesascope", "shape_checker.check").__enter__()
 
+# Collections of garbage walk a million objects of modules again and again: none until all tests are collected, and then
+# of what came after.
+gc.disable()
+
 settings.register_profile("same examples every time", derandomize=True, deadline=None)
 settings.load_profile("same examples every time")
 
@@ -33,6 +38,15 @@ class ByModuleOrStudy(LoadScopeScheduling):
 
 def pytest_xdist_make_scheduler(config, log):
     return ByModuleOrStudy(config, log)
+
+
+def pytest_collection_finish():
+    gc.freeze()
+    gc.enable()
+
+
+def pytest_runtest_setup():
+    shape_checker.CALLS.clear()
 
 
 @contextlib.contextmanager

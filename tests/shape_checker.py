@@ -2,6 +2,7 @@
 
 `jaxtyped` replaces jaxtyping's own decorator of functions. It makes the same checks of arguments and of what is
 returned, with shapes shared between both, in one generated function in place of three, and takes a third of the time.
+Of the calls of a function within one test, the first `MOST` are checked, and then every `MOST`-th.
 """
 
 import functools
@@ -17,6 +18,9 @@ from jaxtyping._storage import pop_shape_memo, push_shape_memo
 
 checked = beartype(conf=BeartypeConf(is_pep484_tower=True))
 original = jaxtyping.jaxtyped
+MOST = 16
+# By name of functions: how often the test that runs has called it, which tests/conftest.py empties for each.
+CALLS: dict[str, int] = {}
 # By code of functions within functions, which are made again and again: True if they state shapes.
 SHAPED: dict[types.CodeType, bool] = {}
 
@@ -36,11 +40,15 @@ def jaxtyped(function=None, *, typechecker=None):
     if not function.__annotations__:
         return function
     typed = None  # until the first call, as many functions are called by few tests or none
+    name = f"{function.__module__}.{function.__qualname__}"
 
     @functools.wraps(function)
     def wrapped(*args, **kwargs):
         __tracebackhide__ = True
         if config.jaxtyping_disable:
+            return function(*args, **kwargs)
+        CALLS[name] = count = CALLS.get(name, 0) + 1
+        if count > MOST and count % MOST:
             return function(*args, **kwargs)
         nonlocal typed
         typed = typed or compiled(function)

@@ -8,6 +8,7 @@ import sys
 import tomllib
 from pathlib import Path
 
+import children
 import msgspec
 import numpy as np
 import pytest
@@ -160,7 +161,7 @@ def test_without():
 
 
 @pytest.fixture
-def run_pytest(tmp_path):
+def run_pytest(tmp_path, monkeypatch):
     """pytest in an empty project, where the plugin is installed by the entry point of pyproject.toml."""
     points = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]["pytest11"]
     installed = tmp_path / "installed" / "as_installed-1.dist-info"
@@ -172,14 +173,24 @@ def run_pytest(tmp_path):
     project.mkdir()
     (project / "test_own.py").write_text(SUITE)
 
-    def run(*arguments, **environment):
-        path = [str(installed.parent), str(ROOT / "src")]
-        code = f"import sys; sys.path[:0] = {path}; import pytest; code = pytest.main(sys.argv[1:]); "
-        code += "print('torch' in sys.modules); sys.exit(code)"
-        done = subprocess.run(
-            [sys.executable, "-c", code, "-W", "error", *arguments], capture_output=True, text=True, cwd=project,
-            env={**os.environ, **environment},
-        )  # fmt: skip
+    script = tmp_path / "run.py"
+    path = [str(installed.parent), str(ROOT / "src")]
+    script.write_text(
+        f"import sys; sys.path[:0] = {path}; import pytest; code = pytest.main(sys.argv[1:]); "
+        "print('torch' in sys.modules); sys.exit(code)"
+    )
+
+    def run(*arguments, alone=False, **environment):
+        """Where packages that were imported before matter to it, ``alone``, in a process that has none."""
+        monkeypatch.chdir(project)
+        line = [script, "-W", "error", *arguments]
+        if alone:
+            done = subprocess.run(
+                [sys.executable, *map(str, line)], capture_output=True, text=True, env={**os.environ, **environment}
+            )
+        else:
+            imported = ["-W", "ignore:Module already imported"]  # before pytest, as in no process of a user
+            done = children.run(*line, *imported, env=environment)
         return done.returncode, done.stdout + done.stderr
 
     run.project = project
@@ -187,7 +198,7 @@ def run_pytest(tmp_path):
 
 
 def test_a_test_holds_fails_or_is_undecided(run_pytest):
-    code, printed = run_pytest("--claims-report", "claims.html", "--junitxml", "junit.xml", "-rA")
+    code, printed = run_pytest("--claims-report", "claims.html", "--junitxml", "junit.xml", "-rA", alone=True)
     assert code == 1
     assert "2 failed, 2 passed, 1 undecided" in printed
     assert "test_own.py .FuF." in printed
@@ -284,5 +295,5 @@ def test_the_plugin_imports_nothing_before_it_judges(run_pytest):
         "    assert own == {'mesascope', 'mesascope.testing', 'mesascope.testing.plugin'}\n"
         "    assert not {'numpy', 'scipy', 'torch', 'msgspec'} & {*sys.modules}\n"
     )
-    code, printed = run_pytest("-p", "mesascope", PYTEST_DISABLE_PLUGIN_AUTOLOAD="1")
+    code, printed = run_pytest("-p", "mesascope", alone=True, PYTEST_DISABLE_PLUGIN_AUTOLOAD="1")
     assert code == 0, printed

@@ -176,7 +176,7 @@ def stand_in():
     patch.undo()
 
 
-def test_each_planted_bug_turns_a_claim(stand_in, tmp_path):
+def test_each_planted_bug_turns_a_claim(stand_in, tmp_path, unchecked):
     before = stand_in(tmp_path / "sound")
     turned = {}
     for index, mutation in enumerate(pretrained.MUTATIONS):

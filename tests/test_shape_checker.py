@@ -28,6 +28,18 @@ def test_arguments_and_results_share_their_shapes():
         function(torch.ones(2, 3), torch.ones(2, 3), -1)
 
 
+def test_of_many_calls_some_are_checked():
+    function, refused = jaxtyped(doubled), 0
+    for _ in range(10 * shape_checker.MOST):
+        try:
+            function(torch.ones(2, 3), torch.ones(2, 4)[:, :3], "2")
+        except TypeCheckError:
+            refused += 1
+        except TypeError:
+            pass
+    assert refused == shape_checker.MOST + 9
+
+
 def test_functions_within_functions_are_checked_where_they_state_shapes():
     def inner(x: Float[Tensor, " n"]) -> None: ...
 

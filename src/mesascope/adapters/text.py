@@ -111,12 +111,10 @@ class _Writing:
         generator, prompts = stream(0, "order of pairs"), []
         for pairs, labels, several in zip(x, y, queries, strict=True):
             shuffled = torch.randperm(len(pairs), generator=generator)
+            rows = shuffled if self.order == "random" else torch.arange(len(pairs))
             for query in several:
-                rows = {
-                    "given": torch.arange(len(pairs)),
-                    "random": shuffled,
-                    "distance": (pairs - query).norm(dim=-1).argsort(descending=True, stable=True),
-                }[self.order]
+                if self.order == "distance":
+                    rows = (pairs - query).norm(dim=-1).argsort(descending=True, stable=True)
                 numbers = pairs[rows].tolist(), labels[rows, 0].tolist(), query.tolist()
                 prompts.append(self.format.prompt(*numbers, self.features, self.decimals))
         return prompts

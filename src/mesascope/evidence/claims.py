@@ -126,7 +126,8 @@ class Claim:
         reported: the paper's value.
         about: ``training``, or ``algorithms`` for claims that involve no trained network; only the latter may hold if
             networks are hardly trained.
-        statistic: function of the samples, for ``bootstrap``.
+        statistic: function of the samples, for ``bootstrap``. With an argument ``axis`` it is called once for all
+            resamples, as by `scipy.stats.bootstrap`, which is faster.
         exact_because: the reason why ``exact`` numbers have no error.
         former: bound, label or verdict before the claim was changed with its result known, for the ledger.
     """

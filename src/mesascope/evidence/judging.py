@@ -322,7 +322,7 @@ def _bootstrap(claim: Claim, read: tuple[_Samples, ...]) -> _Intervals:
     rows, count = tuple(sample.values[:, 0] for sample in read), min(len(sample.values) for sample in read)
     value = _result("statistic", lambda: float(claim.statistic(*rows)))  # type: ignore[misc]
     drawn = _result("statistic", lambda: bootstrap(
-        rows, claim.statistic, vectorized=False, n_resamples=RESAMPLES, method="percentile",
+        rows, claim.statistic, n_resamples=RESAMPLES, method="percentile",
         rng=np.random.default_rng(0),
     )).bootstrap_distribution  # fmt: skip
     if not (math.isfinite(value) and np.isfinite(drawn).all()):

@@ -96,10 +96,10 @@ def _arrivals(r: Any) -> tuple[np.ndarray, ...]:
     return tuple(np.where(half.any(1), step[half.argmax(1)], step[-1]) for step, half in done)
 
 
-def _spread(steps: np.ndarray) -> float:
+def _spread(steps: np.ndarray, axis: int) -> np.ndarray:
     """Distance of the quartiles, relative to the median."""
-    low, middle, high = np.quantile(steps, (0.25, 0.5, 0.75))
-    return float((high - low) / middle)
+    low, middle, high = np.quantile(steps, (0.25, 0.5, 0.75), axis)
+    return (high - low) / middle
 
 
 def _together(first: str, r: Any) -> list[Line]:
@@ -149,11 +149,11 @@ SOFTMAX = _figure(
           "ready tokens, in the median", Reading("median step of alternating / of ready tokens", _arrivals),
           above(10.0, by="paper"), printed("Fig. 5 left: an order of magnitude longer"), quantifier="bootstrap",
           premises=DESCENDS, former="a ratio of means",
-          statistic=lambda alternating, ready: float(np.median(alternating) / np.median(ready))),
+          statistic=lambda alternating, ready, axis=-1: np.median(alternating, axis) / np.median(ready, axis)),
     Claim("seeds-vary", "the quartiles over seeds of the number of steps to half of the loss's fall lie more than a "
           "tenth of its median apart", Reading("distance of the quartiles / median", _arrivals),
           above(0.1), printed("section 4: highly variant training speeds"), quantifier="bootstrap", premises=DESCENDS,
-          statistic=lambda alternating, ready: _spread(alternating), former="standard deviation / mean"),
+          statistic=lambda alternating, ready, axis=-1: _spread(alternating, axis), former="standard deviation / mean"),
 )  # fmt: skip
 
 LINEAR = _figure(

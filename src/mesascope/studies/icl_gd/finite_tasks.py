@@ -111,7 +111,7 @@ FINITE_TASKS = study.Figure(
                     lambda r: (_cosine(2048)(r), _cosine(8192)(r)), study.two_sided(1.0, around=4.0),
                     study.derived("the minimiser's variance is inverse to the number of tasks"),
                     measures="(1 - cosine at 2048) / (1 - cosine at 8192), of means over pools", quantifier="bootstrap",
-                    statistic=lambda fewer, more: float((1 - fewer.mean()) / (1 - more.mean()))),
+                    statistic=lambda fewer, more, axis=-1: (1 - fewer.mean(axis)) / (1 - more.mean(axis))),
         _over_pools("rising", "the cosine with gradient descent rises from each number of tasks to the next",
                     study.beside(map(_cosine, POOLS), "").map(partial(np.diff, axis=1), "rise of the cosine"),
                     above(0.0), printed("Fig. 16")),

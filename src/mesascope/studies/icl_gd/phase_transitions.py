@@ -143,14 +143,14 @@ def _crossings(r: Any) -> tuple[np.ndarray, ...]:
     return tuple(np.where(np.isnan(step), np.nan if np.isnan(step).all() else last, step) for step, last in found)
 
 
-def _middle_half(steps: np.ndarray) -> float:
+def _middle_half(steps: np.ndarray, axis: int) -> np.ndarray:
     """Range of the middle half of the seeds, which no few late ones decide; steps are 10 apart."""
-    return max(np.subtract(*np.quantile(steps, [0.75, 0.25])), 10)
+    return np.maximum(np.subtract(*np.quantile(steps, [0.75, 0.25], axis)), 10)
 
 
-def _late(steps: np.ndarray) -> float:
+def _late(steps: np.ndarray, axis: int) -> np.ndarray:
     """Share of seeds that arrive after twice their median."""
-    return np.mean(steps > 2 * np.median(steps))
+    return np.mean(steps > 2 * np.median(steps, axis, keepdims=True), axis)
 
 
 def _reached(r: Any) -> np.ndarray:
@@ -220,21 +220,21 @@ ARRIVALS = Figure(
                     "long as the median seed",
                     Reading("share of such seeds with one head, less that with two", _crossings),
                     above(0.0, by="paper"), printed("Fig. 15 left: very long initial phases for some seeds"),
-                    statistic=lambda one, two: float(_late(one) - _late(two))),
+                    statistic=lambda one, two, axis=-1: _late(one, axis) - _late(two, axis)),
         _over_heads("spread-shrinks", "the step at which half the loss falls below 0.25 varies at least three times as "
                     "much over seeds with one head as with two",
                     Reading("log2 of one head's standard deviation over two heads'; 1.58 is three times", _crossings),
                     above(np.log2(3.0).item()), printed("Fig. 15 left and centre"),
-                    statistic=lambda one, two: float(np.log2(one.std(ddof=1) / two.std(ddof=1)))),
+                    statistic=lambda one, two, axis=-1: np.log2(one.std(axis, ddof=1) / two.std(axis, ddof=1))),
         _over_heads("middle-half-shrinks", "the interquartile range of that step is at least three times as large with "
                     "one head as with two",
                     Reading("log2 of one head's interquartile range over two heads'; 1.58 is three times", _crossings),
                     above(np.log2(3.0).item()), study.ours("a standard deviation rests on the few late seeds"),
-                    statistic=lambda one, two: float(np.log2(_middle_half(one) / _middle_half(two)))),
+                    statistic=lambda one, two, axis=-1: np.log2(_middle_half(one, axis) / _middle_half(two, axis))),
         _over_heads("two-heads-arrive", "layers of two heads fall below 0.25 earlier than those of one",
                     Reading("median step of two heads / of one", _crossings), below(1.0),
                     printed("Fig. 15 left and centre"),
-                    statistic=lambda one, two: float(np.median(two) / np.median(one))),
+                    statistic=lambda one, two, axis=-1: np.median(two, axis) / np.median(one, axis)),
     ),
 )  # fmt: skip
 
