@@ -93,6 +93,10 @@ def two_of(arguments, port):
 
 
 def serve():
+    import matplotlib.backends.backend_svg  # noqa: F401
+    import pytest  # noqa: F401
+    import scipy.stats  # noqa: F401
+    import torch._decomp.decompositions_for_jvp
     import torch._dynamo
     import torch.distributed
     import torch.optim  # noqa: F401

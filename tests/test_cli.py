@@ -39,9 +39,18 @@ def mesascope(*arguments):
 def finished(tmp_path_factory):
     """One uninterrupted tiny run."""
     path = tmp_path_factory.mktemp("runs") / "whole"
-    done = mesascope("run", "two-steps", *TINY, "--out", path)
+    done = children.run("-m", "mesascope", "run", "two-steps", *TINY, "--out", path)
     assert done.returncode == 0, done.stderr
     return path, done
+
+
+@pytest.fixture
+def drawn_before(finished, monkeypatch):
+    """Figures of this run as they were drawn, which takes most of the time of judging it again."""
+    folder = finished[0] / "figures"
+    drawn = {name: {file.suffix[1:]: file.read_bytes() for file in folder.glob(f"{name}.*")}
+             for name in {file.stem for file in folder.iterdir()}}  # fmt: skip
+    monkeypatch.setattr("mesascope.reports.figures.figure_files", lambda figure, results: drawn[figure.name])
 
 
 def contents(path):
@@ -91,7 +100,7 @@ def test_a_killed_run_resumes_to_the_same_bytes(finished, tmp_path, attempt):
     assert contents(path) == contents(finished[0])
 
 
-def test_resuming_a_finished_run_changes_nothing(finished):
+def test_resuming_a_finished_run_changes_nothing(finished, drawn_before):
     before = contents(finished[0])
     assert main(["run", "two-steps", "--resume", str(finished[0])]) == 0
     assert contents(finished[0]) == before
@@ -126,7 +135,7 @@ def test_a_run_prints_a_line_after_three_seconds_however_slow_its_start(tmp_path
     assert capsys.readouterr().err == "loading torch and the study\n"
 
 
-def test_report_and_ledger_read_the_run(finished, tmp_path, monkeypatch, capsys):
+def test_report_and_ledger_read_the_run(finished, drawn_before, tmp_path, monkeypatch, capsys):
     def said(*arguments):
         assert main([*map(str, arguments)]) == 0
         return capsys.readouterr().out
@@ -197,11 +206,9 @@ def test_a_device_that_is_not_there_is_refused(tmp_path, monkeypatch, capsys):
     assert "device must be one that torch finds (cpu" in capsys.readouterr().err
 
 
-def test_resuming_with_another_version_says_so(finished, tmp_path, capsys, monkeypatch):
+def test_resuming_with_another_version_says_so(finished, drawn_before, tmp_path, capsys):
     path = tmp_path / "older"
     shutil.copytree(finished[0], path)
-    drawn = {file.suffix[1:]: file.read_bytes() for file in (path / "figures").glob("looped.*")}
-    monkeypatch.setattr("mesascope.reports.figures.figure_files", lambda figure, results: drawn)
     config = json.loads((path / "config.json").read_text())
     config["versions"]["torch"] = "2.9.0"
     (path / "config.json").write_text(json.dumps(config))

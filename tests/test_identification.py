@@ -47,7 +47,7 @@ NATIVE = {
     )
 }
 # Near one another, and quick to fit.
-FEW = ["ridge least-squares", "minimum-norm least-squares", "newton", "averaging", "mean", "gaussian kernel-smoother"]
+FEW = ["ridge least-squares", "minimum-norm least-squares", "newton", "averaging", "mean"]
 TASKS = 16
 BUDGET = budget(TASKS)
 
@@ -91,10 +91,11 @@ def test_a_candidate_is_named_and_its_parameters_are_found(name, unchecked):
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(
-    ("name", "true"), [("ridge least-squares", {"ridge": 0.3}), ("gradient-descent", {"steps": 3, "eta": 1.5})]
+    ("name", "true", "tasks"),
+    [("ridge least-squares", {"ridge": 0.3}, TASKS), ("gradient-descent", {"steps": 3, "eta": 1.5}, 10)],
 )
-def test_a_candidate_whose_predictions_are_bound_to_labels_is_named(form, name, true):
-    found = identify(FORMS[form](NATIVE[name].build(**true)), FAMILY, Catalogue(some(name)), BUDGET)
+def test_a_candidate_whose_predictions_are_bound_to_labels_is_named(form, name, true, tasks):
+    found = identify(FORMS[form](NATIVE[name].build(**true)), FAMILY, Catalogue(some(name)), budget(tasks))
     assert f"{form} {name}" in found.names
     assert found.standing.kind == "runs"
     assert found.parameters(f"{form} {name}") == pytest.approx(true, rel=0.05)

@@ -149,7 +149,7 @@ def test_a_broken_factorisation_says_so():
 def test_one_step_optimum_is_monte_carlos(size, law, noise):
     family = LinearRegression(n_context=size, d_in=size, x=law, x_scale=0.7, noise=noise)
     optimum = one_step_optimum(family)
-    tuned = tune(GradientDescent(1, optimum.eta / 2), family, tasks=40_000)
+    tuned = tune(GradientDescent(1, optimum.eta / 2), family, tasks=15_000)
     eta = tuned.step_sizes["eta"][0]
     assert abs(eta.value - optimum.eta) < 4 * eta.stderr
     assert abs(tuned.mse.value - optimum.mse) < 4 * tuned.mse.stderr
@@ -181,7 +181,7 @@ def test_spectral_loss_is_the_sampled_loss(learner, noise):
 @pytest.mark.parametrize("learner", [GradientDescent(2, 4.0), GradientDescentPlusPlus(2, 8.0, 0.1)], ids=str)
 def test_tuning_from_spectra_agrees_with_tuning_on_tasks(learner):
     family = LinearRegression(x_scale=0.5)
-    on_tasks, on_spectra = tune(learner, family, tasks=20_000), tune_spectral(learner, family, contexts=20_000, seed=1)
+    on_tasks, on_spectra = tune(learner, family, tasks=8_000), tune_spectral(learner, family, contexts=8_000, seed=1)
     for name, sizes in on_tasks.step_sizes.items():
         for one, other in zip(sizes, on_spectra.step_sizes[name], strict=True):
             assert abs(one.value - other.value) < 4 * (one.stderr**2 + other.stderr**2) ** 0.5

@@ -46,7 +46,7 @@ SHRUNK = {
     "language-recall": {"tasks": 300, "width": 16},  # answers are counted: of few sequences two seeds may have as many
     "continual-online": {"steps": 30, "width": 8, "stays": (0.5,)},  # for the same reason: many first batches of tasks
     "continual-mnist": {
-        "samples": 50, "many_samples": 20, "queries": 200, "tasks": 2, "many_tasks": 3, "width": 12, "widths": (4, 6),
+        "samples": 100, "many_samples": 20, "queries": 200, "tasks": 2, "many_tasks": 3, "width": 12, "widths": (4, 6),
         "passes": 1, "pass_tasks": 2, "mer_batches": 2, "side_seeds": 2,
     },
 }  # fmt: skip
