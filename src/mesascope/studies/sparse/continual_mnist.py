@@ -116,6 +116,7 @@ def measure(lab: study.Lab, settings: ContinualMnist) -> None:
         for name, method in methods(stream, settings.mer_batches).items()
     }
     lab.stage("table", _table, found)
+    lab.stage("overlap", _overlap, lab, streams)
     own, seeds = methods("rotations", settings.mer_batches), lab.seeds[: settings.side_seeds]
     masked, rates, passes = own["sparse-La-MAML"], own["La-MAML"], settings.passes
     by_width = [follow(lab, f"width {width}", net(width), masked, turned, settings.tasks, seeds=seeds)
@@ -135,6 +136,23 @@ def _table(found: Mapping[tuple[str, str], Any]) -> Arrays:
 
     arrays = {"retained": mean(0.0), "transfer": mean(1.0)}
     return Arrays(arrays, **dict.fromkeys(arrays, "seed stream method"))
+
+
+def _overlap(lab: study.Lab, streams: Mapping[str, tuple[Any, int]]) -> Arrays:
+    """Percent of the test images of a stream that are among the training images of their task."""
+    from mesascope.streams import stream
+    from mesascope.training.family import stacked
+
+    def share(family: Any, count: int, seed: int) -> float:
+        drawn = stacked([family.sample(count, stream(seed, "tasks", device=lab.device))])
+        seen, asked = (images[0].flatten(2).cpu().numpy() for images in (drawn.context.x, drawn.xq))
+        known = [{image.tobytes() for image in task} for task in seen]
+        return 100 * float(
+            np.mean([[image.tobytes() in own for image in task] for own, task in zip(known, asked, strict=True)])
+        )
+
+    found = [[share(*one, seed) for one in streams.values()] for seed in lab.seeds]
+    return Arrays({"overlap": np.array(found)}, overlap="seed stream")
 
 
 def _widths(settings: ContinualMnist, found: Sequence[Any]) -> Arrays:
@@ -229,7 +247,7 @@ def _last_change(r: Any) -> np.ndarray:
 
 
 EXACT: dict[str, Any] = {
-    "quantifier": "exact", "exact_because": "accuracies of the same networks are compared", "at_least": 3,
+    "quantifier": "exact", "exact_because": "the same networks and images are compared", "at_least": 3,
     "over": "learners", "about": "algorithms",
 }  # fmt: skip
 _HERE = "mesascope.studies.sparse.continual_mnist"
@@ -257,6 +275,25 @@ def _task_before(stacked: Any) -> Any:
     def wrong(streams: Any) -> tasks.Episode:
         drawn = stacked(streams)
         return drawn._replace(xq=drawn.xq.roll(1, 1), yq=drawn.yq.roll(1, 1))
+
+    return wrong
+
+
+def _seen(stacked: Any) -> Any:
+    def wrong(streams: Any) -> tasks.Episode:
+        drawn = stacked(streams)
+        return drawn._replace(xq=drawn.context.x, yq=drawn.context.y)
+
+    return wrong
+
+
+def _half_of_tests(stacked: Any) -> Any:
+    def wrong(streams: Any) -> tasks.Episode:
+        drawn = stacked(streams)
+        half = min(drawn.xq.shape[2], drawn.context.x.shape[2]) // 2
+        x, y = drawn.context.x.clone(), drawn.context.y.clone()
+        x[:, :, :half], y[:, :, :half] = drawn.xq[:, :, :half], drawn.yq[:, :, :half]
+        return drawn._replace(context=tasks.Context(x, y))
 
     return wrong
 
@@ -294,6 +331,9 @@ STUDY = Study(
         Claim("last-task-is-last", "control: accuracy on the last task of a stream is the same just after it and at "
               "the end", Reading("points of change on the last task", _last_change), below(1e-3),
               ours("control: tasks keep their order"), **EXACT),
+        Claim("unseen-images", "control: less than 1 % of the test images of each stream are among the training images "
+              "of their task", stage("overlap")["overlap"], below(1.0), ours("control: training and test images"),
+              **EXACT | {"over": "seeds"}),
     ),
     figures=(
         Figure("table", "Retained accuracy on all tasks at the end, and the change of each task's accuracy since it "
@@ -360,6 +400,8 @@ STUDY = Study(
         Mutation("accuracy is measured with the labels of other images", "mesascope.meta.continual_state:accuracy",
                  lambda sound: lambda scores, targets: sound(scores, targets.roll(1, -2))),
         Mutation("test images are those of the task before", "mesascope.training.family:stacked", _task_before),
+        Mutation("accuracy is measured on training images", "mesascope.training.family:stacked", _seen),
+        Mutation("streams hold half of the test images", "mesascope.training.family:stacked", _half_of_tests),
         Mutation("shares closed are shares open", "mesascope.studies.sparse.following:_followed", _open_for_closed),
         Mutation("networks are untrained", "mesascope.studies.lab:Lab.resumed", _zero_weights),
     ),
