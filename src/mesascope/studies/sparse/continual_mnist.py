@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from mesascope import meta, nets, study, tasks
+from mesascope.studies.sparse import continual_bugs as bugs
 from mesascope.studies.sparse.following import follow
 from mesascope.study import (
     Arrays,
@@ -20,7 +21,6 @@ from mesascope.study import (
     Figure,
     Line,
     Lines,
-    Mutation,
     Reading,
     Study,
     above,
@@ -250,67 +250,6 @@ EXACT: dict[str, Any] = {
     "quantifier": "exact", "exact_because": "the same networks and images are compared", "at_least": 3,
     "over": "learners", "about": "algorithms",
 }  # fmt: skip
-_HERE = "mesascope.studies.sparse.continual_mnist"
-
-
-def _opposite_transfer(table: Any) -> Any:
-    def wrong(found: Any) -> Arrays:
-        arrays = table(found)
-        return Arrays({"retained": arrays["retained"], "transfer": -arrays["transfer"]},
-                      **dict.fromkeys(WORDS, "seed stream method"))  # fmt: skip
-
-    return wrong
-
-
-def _exchanged(methods: Any) -> Any:
-    def wrong(*arguments: Any) -> dict[str, Any]:
-        found = methods(*arguments)
-        rates, masks = LEARNED
-        return found | {rates: found[masks], masks: found[rates]}
-
-    return wrong
-
-
-def _task_before(stacked: Any) -> Any:
-    def wrong(streams: Any) -> tasks.Episode:
-        drawn = stacked(streams)
-        return drawn._replace(xq=drawn.xq.roll(1, 1), yq=drawn.yq.roll(1, 1))
-
-    return wrong
-
-
-def _seen(stacked: Any) -> Any:
-    def wrong(streams: Any) -> tasks.Episode:
-        drawn = stacked(streams)
-        return drawn._replace(xq=drawn.context.x, yq=drawn.context.y)
-
-    return wrong
-
-
-def _half_of_tests(stacked: Any) -> Any:
-    def wrong(streams: Any) -> tasks.Episode:
-        drawn = stacked(streams)
-        half = min(drawn.xq.shape[2], drawn.context.x.shape[2]) // 2
-        x, y = drawn.context.x.clone(), drawn.context.y.clone()
-        x[:, :, :half], y[:, :, :half] = drawn.xq[:, :, :half], drawn.yq[:, :, :half]
-        return drawn._replace(context=tasks.Context(x, y))
-
-    return wrong
-
-
-def _open_for_closed(followed: Any) -> Any:
-    def wrong(curves: Mapping[str, Any], *rest: Any) -> Arrays:
-        return followed({name: 1 - one if name.startswith("closed ") else one for name, one in curves.items()}, *rest)
-
-    return wrong
-
-
-def _zero_weights(resumed: Any) -> Any:
-    def wrong(*arguments: Any) -> Any:
-        found = resumed(*arguments)
-        return found.with_weights({name: 0 * one for name, one in found.weights.items()})
-
-    return wrong
 
 
 STUDY = Study(
@@ -394,17 +333,7 @@ STUDY = Study(
                   above(0.0), study.printed("Fig. 4.4")),
         )),
     ),
-    mutations=(
-        Mutation("La-MAML and sparse-La-MAML are exchanged", f"{_HERE}:methods", _exchanged, anew=True),
-        Mutation("backward transfer has the opposite sign", f"{_HERE}:_table", _opposite_transfer),
-        Mutation("accuracy is measured with the labels of other images", "mesascope.meta.continual_state:accuracy",
-                 lambda sound: lambda scores, targets: sound(scores, targets.roll(1, -2))),
-        Mutation("test images are those of the task before", "mesascope.training.family:stacked", _task_before),
-        Mutation("accuracy is measured on training images", "mesascope.training.family:stacked", _seen),
-        Mutation("streams hold half of the test images", "mesascope.training.family:stacked", _half_of_tests),
-        Mutation("shares closed are shares open", "mesascope.studies.sparse.following:_followed", _open_for_closed),
-        Mutation("networks are untrained", "mesascope.studies.lab:Lab.resumed", _zero_weights),
-    ),
+    mutations=bugs.ALL,
     mutated={
         "tasks": 2, "many_tasks": 2, "samples": 200, "many_samples": 100, "queries": 200, "widths": (8, 40),
         "passes": 1, "seeds": 8,
