@@ -30,7 +30,7 @@ _COLUMNS = {
 # A sensitivity below this many rounding errors of the largest one counts as 0, as it is a difference of larger terms.
 _ROUNDING = 100
 # Ratio of the largest to the smallest number from which on a plot has a logarithmic axis.
-_FAR = 10
+_FAR = 100
 
 
 @dataclass(frozen=True, repr=False)
