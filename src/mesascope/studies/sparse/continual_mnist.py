@@ -145,6 +145,7 @@ def _overlap(lab: study.Lab, streams: Mapping[str, tuple[Any, int]]) -> Arrays:
 
     def share(family: Any, count: int, seed: int) -> float:
         drawn = stacked([family.sample(count, stream(seed, "tasks", device=lab.device))])
+        assert isinstance(drawn, tasks.Episode)
         seen, asked = (images[0].flatten(2).cpu().numpy() for images in (drawn.context.x, drawn.xq))
         known = [{image.tobytes() for image in task} for task in seen]
         return 100 * float(
@@ -272,7 +273,7 @@ STUDY = Study(
               ours("control: tasks keep their order"), **EXACT),
         Claim("unseen-images", "control: less than 1 % of the test images of each stream are among the training images "
               "of their task", stage("overlap")["overlap"], below(1.0), ours("control: training and test images"),
-              **EXACT | {"over": "seeds"}),
+              **{**EXACT, "over": "seeds"}),
     ),
     figures=(
         Figure("table", "Retained accuracy on all tasks at the end, and the change of each task's accuracy since it "
