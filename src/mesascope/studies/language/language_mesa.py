@@ -372,6 +372,7 @@ STUDY = Study(
                   former="printed, and failed with 0.485 [0.447, 0.522] beside softmax with learned positions"),
         )),
     ),
+    unlike=dict.fromkeys(("quick", "small"), "100,000 steps of 256 windows of 1,024 tokens of the Pile at width 768"),
     deviations=(
         "Softmax layers know places by turned keys, others and single layers none but their order, where the "
         "thesis adds learned places to tokens: texts longer than those trained on can be read.",
