@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from mesascope.errors import ArgumentError, ArgumentTypeError
-from mesascope.evidence import Claim, Verdicts, below, column, judge, ours, two_sided
+from mesascope.evidence import Claim, Verdicts, below, column, judge, ours, printed, two_sided
 from mesascope.evidence.schema import JudgedClaims, claims_schema
 
 ROOT = Path(__file__).parent.parent
@@ -125,7 +125,25 @@ def test_any_judged_claim_is_a_document_of_the_schema(values, bound, quantifier)
     claim = Claim("c", "s", column("x"), bound, ours("a test"), quantifier=quantifier)
     text = judge([claim], {"x": np.array(values)}).to_json()
     (record,) = msgspec.json.decode(text, type=JudgedClaims, strict=True)["claims"]
-    assert {*record} == {*claims_schema()["$defs"]["JudgedClaim"]["required"], "p", "former"}
+    assert {*record} == {*claims_schema()["$defs"]["JudgedClaim"]["required"], "p", "former", "unlike"}
+
+
+def test_a_printed_sentence_that_fails_with_other_settings_than_its_source_is_no_refutation():
+    losses = {"loss": np.linspace(1.0, 1.5, 8)}
+
+    def judged(bound, source, preset, unlike="50,000 steps"):
+        claim = Claim("small", "The loss is small", column("loss"), bound, source, quantifier="median")
+        return judge([claim.completed(unlike=unlike)], losses, preset)[0]
+
+    said = "not as its source ran it (with 50,000 steps)"
+    assert judged(below(0.5), printed("Fig. 1"), "paper")["reason"].startswith(said)
+    assert judged(below(0.5), printed("Fig. 1"), "quick", {"quick": "50,000 steps"})["reason"].startswith(said)
+    for record in (
+        judged(below(2.0), printed("Fig. 1"), "paper"), judged(below(1.2), printed("Fig. 1"), "paper"),
+        judged(below(0.5), ours("a test"), "paper"),
+        judged(below(0.5), printed("Fig. 1"), "paper", {"quick": "50,000 steps"}),
+    ):  # fmt: skip
+        assert "source ran" not in record["reason"]
 
 
 # The pytest plugin

@@ -132,6 +132,7 @@ def test_claims_that_are_new_or_gone_and_more_replicates_are_found(own):
         ("better", "rule"), ("better", "value"), ("better", "verdict"), ("small", "claim"), ("smaller", "claim"),
     ]  # fmt: skip
     assert rows(found)[2][3] == "undecided: it needs 3 seeds, and has 2"
+    assert found.changes["likely reason"][1] == "its rule changed"
 
 
 def test_a_damaged_run_costs_its_own_row(own):

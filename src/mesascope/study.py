@@ -95,6 +95,7 @@ class Study:
         premises, quantifier, at_least: defaults for claims that do not set them. Every claim about training, except the
             premises themselves, depends on the premises.
         deviations: differences of the ``paper`` preset from the settings in the paper.
+        unlike: settings of the source, for printed claims that fail with others: see `Claim`.
         question: if empty, the first line of the docstring of the module with ``measure``.
         defined_in: ``path.py:NAME`` of a user's own study; `load_study` sets it.
         trainings: the number of trainings, or a function of the settings that returns it; used only to show progress.
@@ -112,6 +113,7 @@ class Study:
     quantifier: Quantifier = "every"
     at_least: int = 5
     deviations: tuple[str, ...] = ()
+    unlike: str | Mapping[str, str] = ""
     question: str = ""
     defined_in: str = ""
     trainings: int | Callable[[Any], int] = 0
@@ -127,7 +129,8 @@ class Study:
     def __post_init__(self) -> None:
         shown = (claim for figure in self.figures for claim in figure.claims if claim not in self.claims)
         claims = tuple(
-            claim.completed(self.quantifier, self.at_least, self.premises) for claim in (*self.claims, *shown)
+            claim.completed(self.quantifier, self.at_least, self.premises, self.unlike)
+            for claim in (*self.claims, *shown)
         )
         check_claims(claims)
         for claim in claims:

@@ -95,6 +95,8 @@ class Identify:
         folder = f"identify-{datetime.now():%Y%m%d-%H%M%S}-{uuid.uuid4().hex[:6]}"
         run = found.save(self.out or Path("runs") / folder, self._asked(family))
         print(f"run directory: {run.path}\nreport: {(run.path / 'report.html').resolve()}")
+        if sys.stdout.isatty():  # the table has scrolled it away
+            print(found.verdict)
 
     def _learner(self) -> tuple[str, Any, Any]:
         """Name, learner and, for a network of a run, its task family."""

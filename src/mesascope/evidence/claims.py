@@ -130,6 +130,8 @@ class Claim:
             resamples, as by `scipy.stats.bootstrap`, which is faster.
         exact_because: the reason why ``exact`` numbers have no error.
         former: bound, label or verdict before the claim was changed with its result known, for the ledger.
+        unlike: settings of the source from which the study departs, or a mapping from the presets that do so to these.
+            If the claim fails, its reason says that it was not run as in the source: it is no refutation.
     """
 
     id: str
@@ -147,6 +149,7 @@ class Claim:
     statistic: Callable[..., float] | None = None
     exact_because: str = ""
     former: str = ""
+    unlike: str | Mapping[str, str] = ""
 
     def __post_init__(self) -> None:
         require_instance("id", self.id, str, "pass a name")
@@ -170,13 +173,24 @@ class Claim:
         if (self.quantifier == "exact") != bool(self.exact_because):
             raise ArgumentError(f"claim {self.id} must say why it is exact if and only if it is: set exact_because.")
 
-    def completed(self, quantifier: Quantifier = "every", at_least: int = 5, premises: tuple[str, ...] = ()) -> Claim:
-        """Return a copy with these defaults in place of None; a claim about algorithms gets no premises."""
+    def completed(
+        self, quantifier: Quantifier = "every", at_least: int = 5, premises: tuple[str, ...] = (),
+        unlike: str | Mapping[str, str] = "",
+    ) -> Claim:  # fmt: skip
+        """Return a copy with these defaults in place of None.
+
+        A claim about algorithms gets no premises, and only a printed one settings that its source has.
+        """
         own = () if self.about == "algorithms" or self.id in premises else premises
         return replace(
             self, quantifier=self.quantifier or quantifier, at_least=self.at_least or at_least,
             premises=own if self.premises is None else self.premises,
+            unlike=self.unlike or (unlike if self.source.kind == "printed" else ""),
         )  # fmt: skip
+
+    def departs(self, preset: str) -> str:
+        """Settings of the source from which a preset departs."""
+        return self.unlike if isinstance(self.unlike, str) else self.unlike.get(preset, "")
 
     def bound(self, preset: str) -> Bound:
         """Bound for a preset."""

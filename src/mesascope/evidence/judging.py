@@ -104,7 +104,8 @@ def _record(
         if broken:
             said = _said(premises[broken[0]]["verdict"])
             verdict, why, error = "undecided", f"its premise {broken[0]} {said}", None
-        reason = "; ".join(filter(None, (why, among)))
+        unlike = f"not as its source ran it (with {claim.departs(preset)})" if claim.departs(preset) else ""
+        reason = "; ".join(filter(None, (why, unlike if verdict == "fails" else "", among)))
     except _Undecided as why:
         verdict, reason = "undecided", str(why)
     return {
@@ -127,6 +128,7 @@ def _record(
         "bound_by": bound.by,
         "reported": None if claim.reported is None else str(claim.reported),
         "former": claim.former,
+        "unlike": claim.departs(preset),
         "p": None if claim.quantifier == "exact" else error,
         "verdict": verdict,
         "reason": reason,

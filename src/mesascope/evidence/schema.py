@@ -50,6 +50,9 @@ class ClaimRecord(TypedDict):
         ]
     ]
     former: NotRequired[Annotated[str, _is("Bound or verdict before the claim changed with its result known")]]
+    unlike: NotRequired[
+        Annotated[str, _is("Settings of the source that the run departs from; with them, a failure is no refutation")]
+    ]
     verdict: Annotated[
         Literal["holds", "fails", "undecided"],
         _is("'holds' if the interval lies inside the bound, 'fails' if outside, otherwise 'undecided'"),

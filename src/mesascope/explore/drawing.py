@@ -87,7 +87,7 @@ class Drawing:
             lines[role] = [
                 found.add_glyph(self.curves, curve, name=f"curve_{role}"), found.add_glyph(self.answers, answer)
             ]  # fmt: skip
-        look = {"marker": "inverted_triangle", "fill_color": "#E69F00", "line_color": "black"}
+        look: dict[str, Any] = {"marker": "inverted_triangle", "fill_color": "#E69F00", "line_color": "black"}
         points = Scatter(size=12, fill_color="white", line_color="black", line_width=2)
         found.add_glyph(self.points, points, name="points")
         found.add_glyph(self.query, Scatter(size=17, **look), name="query")

@@ -29,6 +29,8 @@ _COLUMNS = {
 }
 # A sensitivity below this many rounding errors of the largest one counts as 0, as it is a difference of larger terms.
 _ROUNDING = 100
+# Ratio of the largest to the smallest number from which on a plot has a logarithmic axis.
+_FAR = 100
 
 
 @dataclass(frozen=True, repr=False)
@@ -182,7 +184,8 @@ def _dots(label: str, found: Mapping[str, Measurement], *levels: Any) -> Any:
     values, errors = [one.value for one in found.values()], [one.stderr for one in found.values()]
     line = Line(range(len(found)), values, "trained", marks="o", error=errors)
     ticks = {"xticks": range(len(found)), "xticklabels": [*found], "xlim": (-0.5, len(found) - 0.5)}
-    return Lines("", "", label, [line, *levels], limits=ticks)
+    apart = min(values) > 0 and max(values) > _FAR * min(values)
+    return Lines("", "", label, [line, *levels], "y" if apart else "", limits=ticks)
 
 
 def _numbers(cells: Mapping[str, Measurement]) -> dict[str, float]:

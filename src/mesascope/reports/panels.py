@@ -66,11 +66,16 @@ class Level:
 
 @dataclass(frozen=True)
 class Grid:
-    """A heat map of numbers ``(rows, columns)`` with their values as text, and a name for each row and column."""
+    """A heat map of numbers ``(rows, columns)`` with their values as text, and a name for each row and column.
+
+    Args:
+        label: name of the numbers, beside the colours.
+    """
 
     values: np.ndarray
     rows: Sequence[str]
     columns: Sequence[str]
+    label: str = ""
 
 
 @dataclass(frozen=True)
@@ -258,7 +263,7 @@ def _draw_grid(axes: Any, grid: Grid) -> None:
         if np.isfinite(value):
             ink = "kw"[int(image.norm(value) < 0.5)]
             axes.text(column, row, f"{value:.3g}", ha="center", va="center", fontsize=7, color=ink)
-    axes.figure.colorbar(image, ax=axes, shrink=0.8)
+    axes.figure.colorbar(image, ax=axes, shrink=0.8, label=grid.label)
 
 
 def _colour(role: str | float) -> Any:

@@ -114,14 +114,17 @@ def _paragraphs(records: Sequence[Mapping[str, Any]], title: str) -> RichTable:
 def ledger_markdown(rows: Sequence[Mapping[str, Any]]) -> str:
     """The ledger as a Markdown page: a table for each run, a row for each claim, and the run's provenance."""
     tested = sum((row.get("p") or 1) < 1 and row["verdict"] != "undecided" for row in rows)
+    unlike = sum(bool(row.get("unlike")) for row in rows if row["verdict"] == "fails")
     parts = [
         "# Ledger of claims",
-        f"{counted(len(rows), 'claim')}: {counts_text(rows)}; {holding_text(rows)}. Judged from the arrays of each run "
-        "by `mesascope ledger DIR --format markdown`. Intervals are at 99 % ([evidence.md](evidence.md)); *n* counts "
-        "replicates. A claim about *each* of them has one interval for each, over evaluation tasks; one about their "
-        "median or share has an interval over replicates. The false discovery rate is at most 1 %: of "
-        f"{counted(tested, 'verdict')} that rest on intervals, at most {RATE * tested:.1f} are expected to be false. A "
-        "star marks those that stand at 99.9 %. Bounds are ours, unless the paper's name stands beside one.",
+        f"{counted(len(rows), 'claim')}: {counts_text(rows)}; {holding_text(rows)}. Of those that fail, {unlike} are "
+        "printed sentences that were run with other settings than their source's, named in their rows: they refute "
+        "nothing. Judged from the arrays of each run by `mesascope ledger DIR --format markdown`. Intervals are at "
+        "99 % ([evidence.md](evidence.md)); *n* counts replicates. A claim about *each* of them has one interval for "
+        "each, over evaluation tasks; one about their median or share has an interval over replicates. The false "
+        f"discovery rate is at most 1 %: of {counted(tested, 'verdict')} that rest on intervals, at most "
+        f"{RATE * tested:.1f} are expected to be false. A star marks those that stand at 99.9 %. Bounds are ours, "
+        "unless the paper's name stands beside one.",
     ]
     parts.append(_studies_markdown(rows))
     for study in dict.fromkeys(row["study"] for row in rows):

@@ -163,6 +163,8 @@ def _judged(study: Study, run: Run, records: Verdicts) -> list[dict[str, str]]:
             reason = f"the study states another {what} now"
         elif what == "verdict" and causes:
             reason = f"{' and '.join(causes)} changed"
+        elif "its rule" in causes:
+            reason = "its rule changed"
         rows.append(_change(claim, what, then, now, reason))
     return rows
 

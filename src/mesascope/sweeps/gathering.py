@@ -182,4 +182,4 @@ def _panels(name: str, axes: Mapping[str, list[Any]], rows: Sequence[Mapping[str
         title = ", ".join(f"{axis} {value}" for axis, value in here.items())
         if np.isfinite(grid).any():
             texts = ["" if line is None else str(line) for line in lines], [str(value) for value in axes[last]]
-            yield Lines(title, last.replace("_", "-"), row_axis.replace("_", "-"), [Grid(grid, *texts)])
+            yield Lines(title, last.replace("_", "-"), row_axis.replace("_", "-"), [Grid(grid, *texts, name)])

@@ -289,6 +289,7 @@ STUDY = study.Study(
         _apart("to-tuned", "tuned GD++"),
     ),
     figures=(*FIVE, *TEN, SPREAD, PATHS, SEEDS),
+    unlike="50,000 steps of 2,048 tasks at a learning rate of 5e-4",
     deviations=(
         "Gradients are clipped at 0.001 in place of 10, the learning rate is 8e-3 and 4e-3 in place of 5e-4, it "
         "decays, and weights are averaged.",

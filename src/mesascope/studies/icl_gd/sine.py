@@ -300,6 +300,7 @@ STUDY = Study(
               tied.ratio("control", "zero"), below(0.5), ours("premise"), premises=()),
     ),
     figures=(TRAINING, FUNCTIONS),
+    unlike="batches of 2,048 tasks",
     deviations=(
         "A batch has 512 tasks, a quarter of the authors', which makes the study a quarter as long.",
         "Claims whose names do not begin with tied- are about amplitude and phase drawn apart, as the text has it; "

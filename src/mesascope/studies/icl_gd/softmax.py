@@ -117,6 +117,7 @@ STUDY = Study(
         shared.derivatives(two_heads, id="two-heads-derivatives"),
     ),
     figures=(*ONE_HEAD, *TWO_HEADS),
+    unlike="batches of 2,048 tasks at a learning rate of 1e-3, and a tenth of the initial variance of two heads",
     deviations=(
         "Batches hold 512 tasks in place of 2048, which leaves fewer seeds of one head on a plateau.",
         "The learning rate is 3e-3 for one head and 4e-3 for two in place of 1e-3, and decays.",

@@ -37,6 +37,7 @@ def _early_for_late(bands: Callable[[Any], dict[str, slice]]) -> Any:
 _MEASURING = "mesascope.studies.language.measuring"
 
 BITS = Mutation("losses are in bits", f"{_MEASURING}:token_losses", _times(1 / math.log(2)))
+LOW = Mutation("losses are 5 % low", f"{_MEASURING}:token_losses", _times(0.95))
 RAW = Mutation("tokens are not normalised before logits", "mesascope.nets:LanguageModel._read", _unnormalised)
 SUMMED = Mutation("losses are sums over windows", f"{_MEASURING}:_by_block", _summed)
 OPPOSITE = Mutation(

@@ -122,8 +122,11 @@ def measure(lab: study.Lab, settings: LanguageMesa) -> None:
     windows = settings.text(length)
     watched = settings.text(length, "validation").spread(settings.watch_windows).to(lab.device)
     judged = settings.text(2 * length - 1, "validation").spread(settings.windows).to(lab.device)
+    vocabulary = windows.corpus.index.vocabulary
+    network = functools.partial(settings.network, vocabulary=vocabulary)
     lab.stage("pairs", measuring.pair_frequencies, windows.corpus, judged)
-    network = functools.partial(settings.network, vocabulary=windows.corpus.index.vocabulary)
+    silent = network("softmax").build(lab.stream("silent")).to(lab.device)
+    lab.stage("uniform", measuring.uniform, silent, judged[:8], vocabulary)
 
     def watch(net: Any) -> dict[str, float]:
         return {"loss": float(language.token_losses(net, watched).mean())}
@@ -291,6 +294,9 @@ STUDY = Study(
             Claim("plausible", "the loss of each network of two and four layers is 0.4 to 1.7 times that of the bigram "
                   "model", _of_bigrams(BOTH_SIZES), Bound(0.4, 1.7),
                   ours("control: losses are in nats, of next tokens"), premises=()),
+            Claim("uniform-loss", "control: a network whose weights are all 0 loses the logarithm of the size of the "
+                  "vocabulary, within 0.1 %", study.stage("uniform")["loss"], study.two_sided(1e-3, around=1.0),
+                  ours("control: losses are in nats"), **ON_WINDOWS | {"over": "algorithms", "at_least": 1}),
             Claim("below-linear", "each hybrid with mesa layers has a smaller loss than that with linear layers, at "
                   "each size", beside(_less("mesa", "linear"), BELOW_LINEAR), above(0.0), SECTION),
             Claim("delta-below-linear", "each hybrid with delta layers has a smaller loss than that with linear "
@@ -366,6 +372,7 @@ STUDY = Study(
                   former="printed, and failed with 0.485 [0.447, 0.522] beside softmax with learned positions"),
         )),
     ),
+    unlike=dict.fromkeys(("quick", "small"), "100,000 steps of 256 windows of 1,024 tokens of the Pile at width 768"),
     deviations=(
         "Softmax layers know places by turned keys, others and single layers none but their order, where the "
         "thesis adds learned places to tokens: texts longer than those trained on can be read.",
@@ -375,7 +382,7 @@ STUDY = Study(
         "Logits are products with the embedding, and nothing is dropped out.",
         "Kinds have as many parameters, and states of different size: that of mesa holds three times the numbers.",
     ),
-    mutations=(bugs.BITS, bugs.RAW, bugs.SUMMED, bugs.OPPOSITE),
+    mutations=(bugs.BITS, bugs.LOW, bugs.RAW, bugs.SUMMED, bugs.OPPOSITE),
     mutated={
         "training": Training(30, 4, learning_rate=2e-2, schedule="cosine", clip=1.0, optimizer="adamw"),
         "context": 64, "windows": 256, "watch_windows": 2,

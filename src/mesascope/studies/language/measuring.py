@@ -48,6 +48,14 @@ def by_token(losses: Losses) -> dict[str, Any]:
     }
 
 
+def uniform(net: Any, windows: Any, vocabulary: int) -> Arrays:
+    """Loss of a network with all weights set to 0, over the logarithm of the vocabulary's size."""
+    for weight in net.parameters():
+        weight.data.zero_()
+    (losses,) = token_losses({"uniform": [net]}, windows)["uniform"]
+    return Arrays({"loss": np.array(float(losses.mean()) / np.log(vocabulary))}, loss="")
+
+
 def cut_losses(net: Any, windows: Any, context: int) -> Any:
     """Losses on the second half of a context after reading only an eighth to a quarter of it before each token."""
     import torch

@@ -183,6 +183,7 @@ STUDY = Study(
                   "% of that of the layers", main.ratio("revalg-16", "six"), two_sided(0.02), ours(AS_READ)),
         )),
     ),
+    unlike="5,000 to 15,000 steps of 256 sequences at a learning rate of 1e-4",
     deviations=(
         "Networks of two and four layers train for 2,000 steps of 128 sequences at a learning rate of 3e-3, those "
         "of six for 4,000 at 1e-3, in place of 5,000 to 15,000 of 256 at 1e-4; rates decay, and weights are "

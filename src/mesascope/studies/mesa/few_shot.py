@@ -134,6 +134,7 @@ SHARED: dict[str, Any] = {
         "training": cosine_plan(120, 3e-3, batch=4), "prompt": plan(2, 2e-2, batch=4), "tasks": 400, "tune_tasks": 100,
         "watch_tasks": 10,
     },
+    "unlike": "sequences of 224 elements, and 15,000 to 40,000 steps of 128",
     "deviations": (
         f"Sequences have {LENGTH} elements, and so at most {PAIRS} pairs with EOS and prefix, in place of 224 and 68.",
         "Networks train for 6,000 steps of 64 sequences in place of 15,000 to 40,000 of 128, at a learning rate of "

@@ -80,6 +80,7 @@ STUDY = Study(
             in_context(KINDS, ROLES),
         )),
     ),
+    unlike="10,000 to 20,000 steps of 256 sequences",
     deviations=(
         *DEVIATIONS,
         "The features' widths, gain and normalisation are ours; all networks train on the same features.",

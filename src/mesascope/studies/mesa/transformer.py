@@ -219,6 +219,7 @@ STUDY = Study(
                   exact_because="it is about the network of the figure, whose weights are known"),
         )),
     ),
+    unlike="10,000 to 20,000 steps of 256 sequences",
     deviations=(
         *raw_tokens.DEVIATIONS,
         "Tokens of the hybrid of linear layers are clipped at 4 after each layer; it trains for 2,500 steps at "

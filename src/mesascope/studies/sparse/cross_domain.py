@@ -105,6 +105,7 @@ STUDY = Study(
                   _above("sparse-relu-maml", "maml"), above(0.0), ours("the other sparse method"), premises=CARRIES),
         )),
     ),
+    unlike="miniImageNet to learn from",
     deviations=(
         "From Omniglot to MNIST, Fashion-MNIST and digits in place of miniImageNet to TieredImageNet, CUB and Cars, "
         "whose images cannot be passed on and whose numbers the thesis' text has lost.",

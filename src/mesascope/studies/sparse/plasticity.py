@@ -110,6 +110,7 @@ STUDY = Study(
                   _gain(rates["closed"], LARGER), above(1.0), printed(FIGURE)),
         )),
     ),
+    unlike="miniImageNet",
     deviations=(
         "Omniglot in place of miniImageNet, with fewer filters, as in sparse-maml, and 500 outer steps, as most of the "
         "cost is that of long inner loops.",

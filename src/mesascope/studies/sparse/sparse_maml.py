@@ -112,6 +112,7 @@ STUDY = Study(
                          "points of accuracy of each above exp-MAML"), above(0.0), printed(SECTION)),
         )),
     ),
+    unlike="miniImageNet",
     deviations=(
         "Omniglot, twenty characters from one example of each, in place of miniImageNet, which cannot be passed on; 32 "
         "filters, 5 inner steps and 1,500 outer ones in place of 64, 35 and 40,000.",

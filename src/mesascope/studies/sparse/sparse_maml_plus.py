@@ -128,6 +128,7 @@ STUDY = Study(
                   printed("Table 4.3")),
         )),
     ),
+    unlike="miniImageNet, and SGD with momentum",
     deviations=(
         "Omniglot in place of miniImageNet, with fewer filters and outer steps, as in sparse-maml.",
         "All learn by Adam, as in sparse-maml, in place of SGD with momentum.",
