@@ -5,7 +5,7 @@ BIN := .venv/bin
 # Processes of their own start in half the time with the bytecode of the last one.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo studies test lint docs bench mutations torture
+.PHONY: demo studies test test-all lint docs bench mutations torture
 
 demo: .venv/installed
 	$(BIN)/mesascope run one-step --preset quick
@@ -30,6 +30,9 @@ docs: .venv/installed-docs
 	$(BIN)/python docs/notebooks.py
 	$(BIN)/python -m sphinx --quiet --jobs 2 --fail-on-warning docs build/site
 	@echo "open build/site/index.html"
+
+test-all: .venv/installed-dev
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m ""
 
 mutations: .venv/installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python tests/mutations.py

@@ -82,12 +82,12 @@ def test_a_network_that_cannot_have_converged_decides_nothing(finished):
     assert verdicts["loss-matches-gd++"]["reason"] == "it needs 5 seeds, and has 2"
 
 
-@pytest.mark.parametrize("attempt", range(1))
-def test_a_killed_run_resumes_to_the_same_bytes(finished, tmp_path, attempt):
+@pytest.mark.parametrize("kills", [1, pytest.param(3, marks=pytest.mark.slow)])
+def test_a_killed_run_resumes_to_the_same_bytes(finished, tmp_path, kills):
     """SIGKILL at random moments, several times in a row, then --resume to the end."""
-    path, chance = tmp_path / "killed", random.Random(attempt)
+    path, chance = tmp_path / "killed", random.Random(0)
     arguments = ["run", "two-steps", *TINY, "--out", str(path)]
-    for _ in range(3):
+    for _ in range(kills):
         process = children.Popen(["-m", "mesascope", *arguments])
         while not (path / "config.json").exists() and process.poll() is None:
             time.sleep(0.02)

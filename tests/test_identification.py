@@ -89,13 +89,16 @@ def test_a_candidate_is_named_and_its_parameters_are_found(name, unchecked):
             assert found.parameters(name)[key] == pytest.approx(value, rel=0.05)
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize(
-    ("name", "true", "tasks"),
-    [("ridge least-squares", {"ridge": 0.3}, TASKS), ("gradient-descent", {"steps": 3, "eta": 1.5}, 10)],
-)
-def test_a_candidate_whose_predictions_are_bound_to_labels_is_named(form, name, true, tasks):
-    found = identify(FORMS[form](NATIVE[name].build(**true)), FAMILY, Catalogue(some(name)), budget(tasks))
+BOUND = {"ridge least-squares": {"ridge": 0.3}, "gradient-descent": {"steps": 3, "eta": 1.5}}
+
+
+@pytest.mark.parametrize(("form", "name"), [
+    pytest.param(form, name, marks=pytest.mark.slow if (form, name) == ("label-copying", "gradient-descent") else ())
+    for form in FORMS for name in BOUND
+])  # fmt: skip
+def test_a_candidate_whose_predictions_are_bound_to_labels_is_named(form, name):
+    true = BOUND[name]
+    found = identify(FORMS[form](NATIVE[name].build(**true)), FAMILY, Catalogue(some(name)), BUDGET)
     assert f"{form} {name}" in found.names
     assert found.standing.kind == "runs"
     assert found.parameters(f"{form} {name}") == pytest.approx(true, rel=0.05)
@@ -443,6 +446,7 @@ def test_a_candidate_that_draws_is_ruled_out_by_a_learner_that_does_not():
     assert "scattered" not in own.standing.ruled_out
 
 
+@pytest.mark.slow
 def test_what_was_named_as_what_it_is_not_is_named_among_the_whole_catalogue(unchecked):
     """Ridge regression on squares was called a small network when everything was named that was not ruled out."""
     name = "ridge on squares"
@@ -452,6 +456,7 @@ def test_what_was_named_as_what_it_is_not_is_named_among_the_whole_catalogue(unc
     assert f"it is most like {NATIVE[name].family}: 0 %" in found.like
 
 
+@pytest.mark.slow
 def test_an_average_of_two_algorithms_is_named_nothing_among_the_whole_catalogue(unchecked):
     def alien(context, xq):
         return (learners.LeastSquares(0.5)(context, xq) + learners.NearestNeighbours(1)(context, xq)) / 2
@@ -465,6 +470,14 @@ def test_a_larger_budget_asks_about_the_same_tasks_first():
     for name, episode in small.items():
         assert torch.equal(large[name].part(0, 11).context.x, episode.context.x)
         assert torch.equal(large[name].part(0, 11).context.y, episode.context.y)
+
+
+def test_an_average_of_two_algorithms_is_none_of_its_parts(unchecked):
+    def alien(context, xq):
+        return (learners.LeastSquares(0.5)(context, xq) + learners.NearestNeighbours(1)(context, xq)) / 2
+
+    found = identify(alien, FAMILY, some("nearest-neighbours"), budget(8))
+    assert found.names == (), found.exactly
 
 
 def test_costly_candidates_are_compared_until_the_learner_runs_one(unchecked):

@@ -176,14 +176,15 @@ def stand_in():
     patch.undo()
 
 
-def test_each_planted_bug_turns_a_claim(stand_in, tmp_path, unchecked):
+@pytest.mark.parametrize("planted", [slice(3, 5), pytest.param(slice(None), marks=pytest.mark.slow)])
+def test_each_planted_bug_turns_a_claim(planted, stand_in, tmp_path, unchecked):
     before = stand_in(tmp_path / "sound")
     turned = {}
-    for index, mutation in enumerate(pretrained.MUTATIONS):
+    for index, mutation in enumerate(pretrained.MUTATIONS[planted]):
         with mutation.planted():
             after = stand_in(tmp_path / str(index))
         turned[mutation.bug] = {name for name, verdict in before.items() if verdict == "holds" != after[name]}
-    assert turned == {
+    expected = {
         "targets are shifted against inputs": {"learns-in-context", "beyond-last-label", "below-ridge"},
         "the query is in its context with its target": {"below-ridge", "order-matters"},
         "queries of copying are in no context": {"finds-its-pair"},
@@ -191,3 +192,5 @@ def test_each_planted_bug_turns_a_claim(stand_in, tmp_path, unchecked):
         "answers without a number are read as 0": {"untrained"},
         "ridge regression predicts the mean of labels": {"below-ridge"},
     }
+    assert turned == {mutation.bug: expected[mutation.bug] for mutation in pretrained.MUTATIONS[planted]}
+    assert len(expected) == len(pretrained.MUTATIONS)

@@ -56,11 +56,15 @@ def run(line):
 
 def together(corpus, out, *others):
     """Two processes as torchrun starts them, but at once; what both have printed."""
-    with socket.create_server(("localhost", 0)) as free:
-        port = free.getsockname()[1]
-    both = children.two_of(["-m", "mesascope", *command(ALONE, corpus, out, *others)], port)
+    both = two_of(command(ALONE, corpus, out, *others))
     codes = [one.wait() for one in both]
     return codes, *("".join(part) for part in zip(*(one.output() for one in both), strict=True))
+
+
+def two_of(line):
+    with socket.create_server(("localhost", 0)) as free:
+        port = free.getsockname()[1]
+    return children.two_of(["-m", "mesascope", *line], port)
 
 
 def losses(folder):
@@ -92,7 +96,7 @@ def close(folder, other):
     torch.testing.assert_close(one.state_dict(), two.state_dict(), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("shard", ["--no-shard", "--shard"])
+@pytest.mark.parametrize("shard", [pytest.param("--no-shard", marks=pytest.mark.slow), "--shard"])
 def test_two_processes_train_as_one_does(corpus, alone, tmp_path, shard):
     codes, out, err = together(corpus, tmp_path / "run", shard)
     assert codes == [0, 0], err
@@ -101,18 +105,22 @@ def test_two_processes_train_as_one_does(corpus, alone, tmp_path, shard):
     assert losses(alone)[-1, 1] < 0.9 * losses(alone)[0, 1]
 
 
-def test_a_killed_worker_leaves_a_run_that_goes_on(corpus, long_alone, tmp_path, capfd, unchecked):
+@pytest.mark.parametrize("started_by", ["fork", pytest.param("torchrun", marks=pytest.mark.slow)])
+def test_a_killed_worker_leaves_a_run_that_goes_on(started_by, corpus, long_alone, tmp_path, capfd, unchecked):
     """In two processes with weights split over them, and then in one; whole weights are saved as those of one are."""
     folder = tmp_path / "run"
-    started = subprocess.Popen(
-        command(TOGETHER, corpus, folder, "--shard", *RARELY, steps=LONG),
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
+    if started_by == "fork":
+        started, killed = two_of(command(ALONE, corpus, folder, "--shard", *RARELY, steps=LONG))
+    else:
+        started, killed = subprocess.Popen(
+            command(TOGETHER, corpus, folder, "--shard", *RARELY, steps=LONG),
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=os.environ | {"OMP_NUM_THREADS": "1"},
+        ), None  # fmt: skip
     checkpoints = folder / "checkpoints" / "model"
     try:
         wait_for(lambda: _newest(checkpoints) > 0, started)
-        workers = psutil.Process(started.pid).children()
-        workers[-1].send_signal(signal.SIGKILL)
+        killed = killed or psutil.Process(started.pid).children()[-1]
+        killed.send_signal(signal.SIGKILL)
         assert started.wait(60) != 0
     finally:
         started.kill()

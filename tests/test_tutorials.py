@@ -20,12 +20,24 @@ def test_there_are_six():
     assert len(NOTEBOOKS.TUTORIALS) == 6
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS.TUTORIALS, ids=lambda path: path.stem)
+def test_outputs_are_of_the_code_as_it_is():
+    for path in NOTEBOOKS.TUTORIALS:
+        notebook = json.loads(path.read_text())
+        assert notebook["metadata"]["mesascope"]["executed"] == NOTEBOOKS.hash_of(notebook), "run make docs"
+
+
+# What these teach, examples of docs/meta.md, docs/language.md and CONTRIBUTING.md do too.
+SLOW = ("sparse-maml", "mesa-language-model", "own-study")
+
+
+@pytest.mark.parametrize("path", [
+    pytest.param(path, id=path.stem, marks=pytest.mark.slow if path.stem in SLOW else ())
+    for path in NOTEBOOKS.TUTORIALS
+])  # fmt: skip
 def test_a_tutorial_prints_its_outputs(path, monkeypatch, unchecked):
     """The code runs here, without a kernel; pictures are not compared."""
     monkeypatch.delenv("COLUMNS", raising=False)
     notebook = json.loads(path.read_text())
-    assert notebook["metadata"]["mesascope"]["executed"] == NOTEBOOKS.hash_of(notebook), "run make docs"
     printed, names = io.StringIO(), {}
     with contextlib.redirect_stdout(printed), plt.rc_context({"backend": "agg"}):
         for code in NOTEBOOKS.code_of(notebook):
