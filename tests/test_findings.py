@@ -1,6 +1,7 @@
 """Pages state the verdicts and intervals of published runs, and their tables state what was measured."""
 
 import json
+import math
 import re
 from pathlib import Path
 
@@ -104,7 +105,7 @@ def quick_presets():
         rest = [times for stage, times in stages.items() if not stage.startswith("train ")]
         kinds = {f"{len(trained)} trainings": trained} | ({"measurements": rest} if study == "one-step" else {})
         for kind, times in kinds.items():
-            cuda, cpu = (sum(one[device] for one in times) for device in ("cuda", "cpu"))
+            cuda, cpu = (math.fsum(one[device] for one in times) for device in ("cuda", "cpu"))
             yield "devices", f"| `{study}` | {kind} | {cuda:.1f} | {cpu:.1f} |"
 
 

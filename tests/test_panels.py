@@ -36,7 +36,8 @@ def named(cell):
 
 
 def test_every_panel_of_the_sixteen_figures_has_a_row():
-    assert {int(re.match(r"\d+", row[0])[0]) for row in rows("Transformers")} == set(range(1, 17))
+    numbers = [re.match(r"\d+", row[0]) for row in rows("Transformers")]
+    assert {int(number[0]) for number in numbers if number} == set(range(1, 17))
 
 
 def test_every_figure_and_table_of_chapter_three_has_a_row():
@@ -44,6 +45,14 @@ def test_every_figure_and_table_of_chapter_three_has_a_row():
     figures = {int(number) for name in names for number in re.findall(r"(?<!section )\b3\.(\d+)", name.split(":")[0])}
     assert figures >= set(range(1, 14))
     assert any(name.startswith("Table 3.1") for name in names)
+
+
+def test_every_proposition_and_every_figure_and_table_of_chapter_four_has_a_row():
+    names = [row[0] for row in rows("Transformers")]
+    assert {name.split(":")[0] for name in names} >= {f"Proposition {number}" for number in (1, 2, 3)}
+    names = [row[0].split(":")[0] for row in rows("Learning where to learn")]
+    for kind, numbers in (("Table 4.", range(1, 7)), ("4.", range(1, 5))):
+        assert all(any(name.startswith(f"{kind}{number}") for name in names) for number in numbers)
 
 
 def test_claims_and_figures_of_panels_exist():

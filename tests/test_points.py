@@ -488,6 +488,7 @@ def test_what_is_compiled_before_is_patched_and_cached_too(compiled, unchecked):
     torch.testing.assert_close(call(*inputs), plain(*inputs))
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:FutureWarning")  # deprecated from torch 2.14 on
 def test_parts_of_a_scripted_layer_cannot_be_patched():
     net = regressor("softmax")
     net.transformer.layers[0].mlp = torch.jit.script(nn.Sequential(nn.Linear(4, 4), nn.Tanh()).double())

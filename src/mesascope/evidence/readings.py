@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from mesascope.errors import require_choice
+from mesascope.errors import ArgumentError, require_choice
 from mesascope.evidence.numbers import unmasked
 
 Results = Mapping[str, Any]
@@ -99,6 +99,8 @@ class StageReading:
 
     def __call__(self, results: Results) -> Any:
         """Return the stage, reduced to the selected cases."""
+        if self.name not in (known := [*results]) and known:
+            raise ArgumentError(f"the run has no stage {self.name}, which the study measures now: run it again.")
         found = results[self.name]
         for choose in self.chosen:
             found = found.where(choose(found.cases))
