@@ -385,7 +385,7 @@ def test_logged_numbers_are_of_validation_windows(corpus, tmp_path):
 def test_the_study_trains_on_training_text_and_judges_on_validation_text(corpus):
     settings = LanguageMesa(corpus=str(corpus.folder), context=32, width=8, windows=5, watch_windows=3)
     lab = mock.MagicMock(device="cpu")
-    lab.stream.side_effect = lambda name, index: stream(index, name)
+    lab.stream.side_effect = lambda name, index=0: stream(index, name)
     language_mesa.measure(lab, settings)
     judged = lab.stage.call_args_list[0].args[3]
     assert torch.equal(judged, TextWindows(str(corpus.folder), 65, "validation").spread(5))

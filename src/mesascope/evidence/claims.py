@@ -146,7 +146,7 @@ class Claim:
     premises: tuple[str, ...] | None = None
     reported: Reported | None = None
     about: Literal["training", "algorithms"] = "training"
-    statistic: Callable[..., float] | None = None
+    statistic: Callable[..., Any] | None = None
     exact_because: str = ""
     former: str = ""
     unlike: str | Mapping[str, str] = ""
