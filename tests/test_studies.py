@@ -218,7 +218,8 @@ def test_another_seed_changes_every_array(tiny, tmp_path):
     """
     name, run, _ = tiny
     drawn = {(stage, key): array for stage in run.results for key, array in numbers(run.results[stage]).items()
-             if stage != "uniform" and key.split()[-1] not in CLOSED_FORMS and np.issubdtype(array.dtype, np.floating)}  # fmt: skip
+             if stage != "uniform" and key.split()[-1] not in CLOSED_FORMS
+             and np.issubdtype(array.dtype, np.floating)}  # fmt: skip
     left = {place for place in drawn if not differs(*of_two_seeds(run.results[place[0]], place[1]))}
     if left:
         study, settings, _ = resume_run(run.path)
