@@ -446,7 +446,6 @@ def test_a_candidate_that_draws_is_ruled_out_by_a_learner_that_does_not():
     assert "scattered" not in own.standing.ruled_out
 
 
-@pytest.mark.slow
 def test_what_was_named_as_what_it_is_not_is_named_among_the_whole_catalogue(unchecked):
     """Ridge regression on squares was called a small network when everything was named that was not ruled out."""
     name = "ridge on squares"
@@ -456,7 +455,6 @@ def test_what_was_named_as_what_it_is_not_is_named_among_the_whole_catalogue(unc
     assert f"it is most like {NATIVE[name].family}: 0 %" in found.like
 
 
-@pytest.mark.slow
 def test_an_average_of_two_algorithms_is_named_nothing_among_the_whole_catalogue(unchecked):
     def alien(context, xq):
         return (learners.LeastSquares(0.5)(context, xq) + learners.NearestNeighbours(1)(context, xq)) / 2

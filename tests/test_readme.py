@@ -33,14 +33,8 @@ def sessions(page):
     return [found] if found and ONE_SESSION in page else [[example] for example in found]
 
 
-# Pages of long sessions; what they show, training.md, the tutorials and tests of sequence lenses and of runs do too.
-SLOW = ("sequences.md", "runs.md", "CONTRIBUTING.md")
 SESSIONS = [
-    pytest.param(
-        examples,
-        id=f"{name}: {examples[0][0].split(chr(10))[-2][:40]}",
-        marks=pytest.mark.slow if name in SLOW else (),
-    )
+    pytest.param(examples, id=f"{name}: {examples[0][0].split(chr(10))[-2][:40]}")
     for name, page in PAGES.items()
     for examples in sessions(page)
 ]

@@ -175,7 +175,6 @@ def test_a_worker_that_dies_is_replaced_and_a_point_that_kills_workers_is_listed
     assert "2 workers in a row died without any" in next(iter(sweep.failed.values()))
 
 
-@pytest.mark.slow
 def test_kills_of_worker_driver_and_machine_lose_nothing(tmp_path):
     """A few of the kills of tests/torture_sweep.py."""
     out = tmp_path / "whole"

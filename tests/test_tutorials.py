@@ -26,14 +26,7 @@ def test_outputs_are_of_the_code_as_it_is():
         assert notebook["metadata"]["mesascope"]["executed"] == NOTEBOOKS.hash_of(notebook), "run make docs"
 
 
-# What these teach, examples of docs/meta.md, docs/language.md and CONTRIBUTING.md do too.
-SLOW = ("sparse-maml", "mesa-language-model", "own-study")
-
-
-@pytest.mark.parametrize("path", [
-    pytest.param(path, id=path.stem, marks=pytest.mark.slow if path.stem in SLOW else ())
-    for path in NOTEBOOKS.TUTORIALS
-])  # fmt: skip
+@pytest.mark.parametrize("path", NOTEBOOKS.TUTORIALS, ids=lambda path: path.stem)
 def test_a_tutorial_prints_its_outputs(path, monkeypatch, unchecked):
     """The code runs here, without a kernel; pictures are not compared."""
     monkeypatch.delenv("COLUMNS", raising=False)
