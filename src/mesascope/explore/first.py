@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from contextlib import nullcontext
 from typing import Any
 
 from bokeh.core.templates import get_env
 from bokeh.document import Document
 from bokeh.events import DocumentReady
-from bokeh.layouts import column
-from bokeh.models import Column, CustomJS
+from bokeh.models import CustomJS
 
 from mesascope.explore.controls import SLIDERS, Controls
 from mesascope.explore.drawing import Drawing
@@ -41,13 +39,6 @@ SECTIONS = (
 )  # fmt: skip
 NOTE = "Every change of a setting measures the panels in view anew."
 CONTROLS = ("subject", "chosen", *SLIDERS, "again")
-PLACES = tuple(
-    name
-    for anchor, _, _, controls, figures, _ in SECTIONS
-    for name in (
-        *(f"{anchor}_{part}" for part in ("mark", "error", "note")), *(f"control_{one}" for one in controls), *figures
-    )
-)  # fmt: skip
 
 
 class First:
@@ -60,7 +51,8 @@ class First:
 
     def __init__(self, controls: Controls, payload: str = "") -> None:
         self.controls, self.drawing, self.payload = controls, Drawing(), payload
-        self.places: dict[str, Column] = {name: column(sizing_mode="stretch_width") for name in PLACES}
+        self.panels = dict[str, Any]()
+        self.doc: Document | None = None
         handed = CustomJS(code="window.mesascope.handed(cb_obj.tags)")
         self.drawing.answer.js_on_change("tags", handed)
 
@@ -73,27 +65,23 @@ class First:
         return cls(Controls(titles, [*found["catalogue"]], next(iter(found["subjects"].values()))["values"]), payload)
 
     def fill(self, roots: Mapping[str, Any]) -> None:
-        """Put parts of panels into their places."""
-        with _frozen(self.drawing.figure.document):
-            for name, model in roots.items():
-                model.name = name
-                self.places[name].children = [model]
+        """Add parts of panels; the page puts those that come after it was opened into their places."""
+        self.panels |= roots
+        if self.doc is not None:
+            _add(self.doc, roots)
 
     def add_to(self, doc: Document, sections: Any = SECTIONS, note: str = NOTE, *, saved: bool = False) -> None:
         """Put the page into a document.
 
         Args:
             sections: panels below the first.
-            saved: leave empty places out, and rely on no server.
+            saved: rely on no server.
         """
         if self.payload:
             self._start(doc)
-        places = {f"at_{name}": place for name, place in self.places.items() if place.children or not saved}
-        roots = self.controls.roots | self.drawing.roots | places
-        with _frozen(doc):
-            for name, model in roots.items():
-                model.name = name
-                doc.add_root(model)
+        roots = self.controls.roots | self.drawing.roots | self.panels
+        _add(doc, roots)
+        self.doc = doc
         doc.title, doc.template = "mesascope explore", get_env().from_string(asset("page.html"))
         panels = [("task", "One task"), *((anchor, title) for anchor, title, *_ in sections)]
         script = "".join(map(asset, ("page.js", "learners.js", "task.js")))
@@ -117,6 +105,8 @@ class First:
         doc.js_on_event(DocumentReady, start)
 
 
-def _frozen(doc: Document | None) -> Any:
-    """Add several models to a document; it otherwise collects all its models again for each."""
-    return nullcontext() if doc is None else doc.models.freeze()
+def _add(doc: Document, roots: Mapping[str, Any]) -> None:
+    with doc.models.freeze():  # the document otherwise collects all its models again for each
+        for name, model in roots.items():
+            model.name = name
+            doc.add_root(model)

@@ -55,8 +55,14 @@ window.mesascope = window.mesascope || {};
     }
   };
   const look = (doc) => { own.paint(doc); fold(doc); watch(doc); label(doc); };
+  // Parts that the server adds after the page was opened go from the end of the page to their places.
+  const place = (model) => {
+    const at = document.querySelector(`[data-place="${model.name}"]`), view = window.Bokeh.index.find_one(model);
+    if (view?.el) at?.append(view.el); else setTimeout(() => place(model), 20);
+  };
   own.ready = (doc) => {
     look(doc);
+    doc.on_change((event) => { if (event.kind === "RootAdded") place(event.model); });
     addEventListener("resize", () => fold(doc));
     dark.addEventListener("change", () => own.paint(doc));
     hold(doc);
