@@ -93,6 +93,7 @@ def _record(
     """
     claim = claim.completed()
     bound, value, n, error = claim.bound(preset), _Interval(math.nan, math.nan, math.nan), 0, None
+    departs = claim.departs(preset)
     try:
         read = _read(claim, results)
         n = min(len(sample.values) for sample in read)
@@ -104,8 +105,8 @@ def _record(
         if broken:
             said = _said(premises[broken[0]]["verdict"])
             verdict, why, error = "undecided", f"its premise {broken[0]} {said}", None
-        unlike = f"not as its source ran it (with {claim.departs(preset)})" if claim.departs(preset) else ""
-        reason = "; ".join(filter(None, (why, unlike if verdict == "fails" else "", among)))
+        unlike = f"not as its source ran it (with {departs})" if departs and verdict == "fails" else ""
+        reason = "; ".join(filter(None, (why, unlike, among)))
     except _Undecided as why:
         verdict, reason = "undecided", str(why)
     return {
@@ -128,7 +129,7 @@ def _record(
         "bound_by": bound.by,
         "reported": None if claim.reported is None else str(claim.reported),
         "former": claim.former,
-        "unlike": claim.departs(preset),
+        "unlike": departs,
         "p": None if claim.quantifier == "exact" else error,
         "verdict": verdict,
         "reason": reason,
