@@ -524,9 +524,9 @@ def test_checkpoints_of_an_earlier_version_lack_fields_that_came_since(tmp_path)
     del then["training"]["keep"]
     TrainingCheckpoints(tmp_path / "then", then).save(5, {"weights/a": torch.ones(3)})
     assert TrainingCheckpoints(tmp_path / "then", now).load()[0] == 5
-    assert TrainingCheckpoints(tmp_path / "now", now).finished_like(tmp_path, 5) is not None
+    assert TrainingCheckpoints(tmp_path / "now", now).like(tmp_path, 5) is not None
     other = now | {"family": to_record(LinearRegression(x_scale=0.3))}
-    assert TrainingCheckpoints(tmp_path / "now", other).finished_like(tmp_path, 5) is None
+    assert TrainingCheckpoints(tmp_path / "now", other).like(tmp_path, 5) is None
     with pytest.raises(RunDirectoryError, match="made with another configuration"):
         TrainingCheckpoints(tmp_path / "then", other).load()
 

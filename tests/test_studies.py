@@ -264,6 +264,21 @@ def test_settings_and_their_changes_are_read_back(tiny):
     assert any(change.startswith(f"{first} (") for change in changed_settings(study, again))
 
 
+def test_a_run_goes_on_on_another_device_and_names_both(tmp_path, monkeypatch):
+    """The other device is a second name of the processor here."""
+    study = registered("study")["two-steps"]
+    settings = hardly_trained(study.presets["quick"], trained=1, tasks=100)
+    run = new_run(study, "quick", settings, out=tmp_path / "run")
+    for asked in (None, "cpu"):
+        assert "begun_on" not in resume_run(run.path, device=asked)[2].config
+    monkeypatch.setattr("mesascope.studies.running.available_device", lambda name: name)
+    *_, moved = resume_run(run.path, device="cpu:0")
+    assert (moved.config["device"], moved.config["begun_on"][:5]) == ("cpu:0", "cpu (")
+    run_study(study, settings, moved)
+    *_, again = resume_run(run.path, device="cpu")  # a finished run stays what it was
+    assert again.config["device"] == "cpu:0"
+
+
 def test_the_ledger_tells_presets_and_settings_apart(tmp_path):
     """A run of changed settings stands beside that of the preset, and a damaged one costs its own rows."""
     finished("two-steps", tmp_path / "a", tasks=400)

@@ -1,6 +1,7 @@
 """Sweeps: points as runs, whatever dies; and trainings of one study side by side."""
 
 import csv
+import dataclasses
 import json
 import os
 import random
@@ -19,11 +20,15 @@ import mesascope
 from mesascope.cli import main
 from mesascope.cli.sweep import _setting
 from mesascope.errors import ArgumentError, ArgumentTypeError, MesascopeError, RunDirectoryError
+from mesascope.loading import from_file
 from mesascope.runs import open_run
+from mesascope.runs.checkpoints import TrainingCheckpoints
 from mesascope.runs.locks import locked
+from mesascope.studies import new_run, run_study
 from mesascope.sweeps import Sweep, connected
 from mesascope.sweeps.gathering import to_csv
 from mesascope.sweeps.points import as_task, run_point
+from mesascope.sweeps.split import train_part
 
 pytest.importorskip("distributed")
 
@@ -341,6 +346,29 @@ def test_trainings_side_by_side_leave_the_bytes_of_one_process(tmp_path, monkeyp
     assert tiny_study.contents("side") == tiny_study.contents("alone")
     assert not Path("side/parts").exists()
     assert main(["run", "two.py:STUDY", "--resume", "side", "--workers", "2"]) == 0
+
+
+def test_one_process_goes_on_from_what_a_killed_worker_had_trained(functions, monkeypatch, capsys):
+    study = dataclasses.replace(from_file(STUDY), defined_in=STUDY)
+    alone, side = (new_run(study, "quick", out=name) for name in ("alone", "side"))
+    run_study(study, alone.settings, alone)
+    save = TrainingCheckpoints.save
+
+    def killed(self, step, tensors):
+        save(self, step, tensors)
+        if step == 6:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(TrainingCheckpoints, "save", killed)
+    with pytest.raises(KeyboardInterrupt):
+        train_part({"run": "side", "name": "layer"})
+    monkeypatch.setattr(TrainingCheckpoints, "save", save)
+    capsys.readouterr()
+    run_study(study, side.settings, side)
+    said = capsys.readouterr().err
+    assert "training layer: taken over from side/parts/layer" in said
+    assert "continues after step 6 of 8" in said
+    assert tiny_study.contents("side") == tiny_study.contents("alone")
 
 
 def test_mistakes_end_in_a_sentence(functions, tmp_path, monkeypatch):

@@ -86,7 +86,7 @@ run tiny --seeds 2 --resume R               | is given with --seeds: leave
 run tiny --resume R --tasks 50              | --resume must stand alone
 run tiny --resume R --preset paper          | --resume must stand alone
 run tiny --resume R --out N                 | --resume must stand alone
-run tiny --resume R --device cpu            | --resume must stand alone
+run tiny --resume R --device tpu            | device must be one that torch finds
 run tiny --workers 0                        | --workers must be at least 1
 sweep                                       | the task must be a study or a function, but is left out
 sweep nothing                               | the study must be one of .*'one-step'

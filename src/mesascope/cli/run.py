@@ -50,7 +50,8 @@ class RunStudy:
     reuse: Path | None = None
     """Folder of a run whose finished trainings are reused if their settings are the same."""
     resume: Path | None = None
-    """Folder of a run to continue. No other flag may be given: all settings are read from its config.json."""
+    """Folder of a run to continue, with the settings in its config.json: only --workers and --device may be added.
+    With --device it continues on that device, and is no longer the same run byte for byte."""
     workers: int = 1
     """Number of processes that train the study's kinds of networks side by side, each with one torch thread."""
 
@@ -91,7 +92,7 @@ class RunStudy:
                 reuse=self.reuse, command=shlex.join(["mesascope", *sys.argv[1:]]),
             )  # fmt: skip
         else:
-            found, settings, run = resume_run(self.resume, study)
+            found, settings, run = resume_run(self.resume, study, None if self.device == "auto" else self.device)
             if found.name != study.name:
                 raise ArgumentError(
                     f"--resume must name a run of {study.name}, but {self.resume} is one of {found.name}: "

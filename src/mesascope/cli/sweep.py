@@ -167,8 +167,8 @@ def _print_table(sweep: Any, table: Any) -> None:
 
 
 def flags_beside_resume(arguments: Sequence[str]) -> set[str]:
-    """Flags that may be given beside --resume, as they change no number."""
+    """Flags that may be given beside --resume, as they change no setting."""
     if arguments[:1] == ["sweep"]:
         own = ("workers", "scheduler", "queue", "queue-option", "threads", "retries", "dry-run", "format")
         return {f"--{name}" for name in own}
-    return {"--workers"} if arguments[:1] == ["run"] else set()
+    return {"--workers", "--device"} if arguments[:1] == ["run"] else set()

@@ -72,9 +72,9 @@ class TrainingCheckpoints:
             return []
         return sorted(int(path.name) for path in self.folder.iterdir() if path.name.isdecimal() and path.is_dir())
 
-    def finished_like(self, others: Path, steps: int) -> TrainingCheckpoints | None:
-        """Checkpoints of a finished training with the same record in another run's ``others`` folder, or None."""
-        for manifest in sorted(others.glob(f"*/{steps}/manifest.json")):
+    def like(self, others: Path, step: int) -> TrainingCheckpoints | None:
+        """Checkpoints with one at ``step``, of the same record, in another run's ``others`` folder, or None."""
+        for manifest in sorted(others.glob(f"*/{step}/manifest.json")):
             with contextlib.suppress(RunDirectoryError):  # skip damaged checkpoints
                 if self._is_of(read_json(manifest)):
                     return TrainingCheckpoints(manifest.parent.parent, self.config, self.device)

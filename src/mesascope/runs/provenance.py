@@ -26,7 +26,7 @@ def made_with(device: str, command: str) -> dict[str, Any]:
         "created": datetime.now(UTC).isoformat(timespec="microseconds"),
         "versions": {name: installed(name) for name in ("mesascope", *PACKAGES)},
         "python": platform.python_version(),
-        "machine": _machine(device),
+        "machine": machine(device),
         "processor": _processor(),
         "git": _commit(),
     }
@@ -45,7 +45,7 @@ def tell_of_other_packages(path: str | Path, config: Mapping[str, Any]) -> None:
 def tell_device(asked: str, taken: str) -> None:
     """Print the device that ``auto`` has chosen. Call it after all arguments are checked."""
     if asked == "auto":
-        print(f"mesascope: --device auto takes {taken} ({_machine(taken)}).", file=sys.stderr)
+        print(f"mesascope: --device auto takes {taken} ({machine(taken)}).", file=sys.stderr)
 
 
 def available_device(name: str) -> str:
@@ -67,7 +67,8 @@ def available_device(name: str) -> str:
     return name
 
 
-def _machine(device: str) -> str:
+def machine(device: str) -> str:
+    """Name of a GPU, or architecture and number of torch threads."""
     import torch
 
     if device.startswith("cuda"):

@@ -170,6 +170,13 @@ class Run:
             write_json(self.path / "config.json", self.config)
             self._find_results()  # the code hash includes the study's file
 
+    def move_device(self, device: str, machine: str) -> None:
+        """Store the device where an unfinished run goes on, and that where it began."""
+        began = f"{self.config['device']} ({self.config.get('machine', 'unknown')})"
+        self.config = {"begun_on": began, **self.config, "device": device, "machine": machine}
+        self.config["hash"] = _hash(self.config)
+        write_json(self.path / "config.json", self.config)
+
     @property
     def settings(self) -> Any:
         """The run's settings, as an object of its study's class.

@@ -44,6 +44,7 @@ class StudyConfig(Config):
     preset: str
     settings: dict[str, Any]
     device: str
+    begun_on: NotRequired[str]  # device and machine, of a run that was resumed on another device
     reuse: NotRequired[str]
     defined_in: NotRequired[str]
 

@@ -28,6 +28,8 @@ Finished = Callable[[Mapping[str, Tensor]], Sequence[Watch]]
 def take_over(run: Run, name: str, checkpoints: TrainingCheckpoints, finished: Finished, training: Training) -> bool:
     """Copy a finished training of the same record, and what it logged, from the run to reuse, if it has one.
 
+    A training of this run that had begun in a process of its own is copied as far as it came.
+
     Args:
         name: of the training in this run.
         checkpoints: its own, of which there are none yet.
@@ -39,14 +41,16 @@ def take_over(run: Run, name: str, checkpoints: TrainingCheckpoints, finished: F
     place = (part if part.is_dir() else run.path / run.config["reuse"]).resolve()
     with contextlib.suppress(ValueError):
         place = place.relative_to(Path.cwd())
+    begun = TrainingCheckpoints(part / "checkpoints" / name, {}).steps()
+    done = begun[-1] if begun else training.steps
     try:
         other = open_run(place)
-        there = _finished_there(run, other, checkpoints, training.steps)
+        there = _same_there(run, other, checkpoints, done)
         found = there and there.load()
         if there is None or found is None:
             raise RunDirectoryError(_why_not(other, name, checkpoints.config))
         watches = finished(found[1])
-        rows = _logged_there(other, there.folder.name, checkpoints.config["seeds"], watches, training)
+        rows = _logged_there(other, there.folder.name, checkpoints.config["seeds"], watches, training, done)
     except RunDirectoryError as error:
         print(f"training {name} anew: {error}", file=sys.stderr, flush=True)
         return False
@@ -77,13 +81,13 @@ def logged_steps(training: Training, done: int) -> set[int]:
     return {0, *range(0, done + 1, training.evaluate_every), *([done] if done == training.steps else [])}
 
 
-def _finished_there(run: Run, other: Run, checkpoints: TrainingCheckpoints, steps: int) -> TrainingCheckpoints | None:
+def _same_there(run: Run, other: Run, checkpoints: TrainingCheckpoints, done: int) -> TrainingCheckpoints | None:
     """A start is recorded by its name alone: it must have left the same weights in both runs, but for parts of one."""
     folder, start = other.path / "checkpoints", checkpoints.config.get("start")
     apart = other.path.parent.name != PARTS
     if start and apart and weights_hash(run.path / "checkpoints", start) != weights_hash(folder, start):
         return None
-    return checkpoints.finished_like(folder, steps)
+    return checkpoints.like(folder, done)
 
 
 def _why_not(other: Run, name: str, own: Mapping[str, Any]) -> str:
@@ -104,13 +108,15 @@ def _why_not(other: Run, name: str, own: Mapping[str, Any]) -> str:
 
 
 def _logged_there(
-    other: Run, name: str, seeds: Sequence[int], watches: Sequence[Watch], training: Training
+    other: Run, name: str, seeds: Sequence[int], watches: Sequence[Watch], training: Training, done: int
 ) -> list[Mapping[str, Any]]:
-    """The rows of a training, whose last ones must be what this run would log of its networks."""
-    rows = {(row["step"], row["seed"]): row for row in other.metrics(name)}
+    """The rows of a training up to a step; if it is finished, its last ones must be what this run would log."""
+    rows = {(row["step"], row["seed"]): row for row in other.metrics(name) if row["step"] <= done}
     watched = seeds[: len(watches)]
-    wanted = {(step, seed) for step in logged_steps(training, training.steps) for seed in watched}
-    own = logged_rows(name, training.steps, seeds, watches, [other.network(name, seed) for seed in watched])
+    wanted = {(step, seed) for step in logged_steps(training, done) for seed in watched}
+    own = []
+    if done == training.steps:
+        own = logged_rows(name, done, seeds, watches, [other.network(name, seed) for seed in watched])
     if wanted - set(rows) or not all(_close(row, rows[row["step"], row["seed"]]) for row in own):
         raise RunDirectoryError(
             f"{other.path} must have logged of {name} what this run does, but logged other numbers."

@@ -25,7 +25,7 @@ from mesascope.records import to_record
 from mesascope.reports import draw_figures, write_report
 from mesascope.runs import Run, open_run
 from mesascope.runs.files import as_path
-from mesascope.runs.provenance import available_device, made_with, tell_of_other_packages
+from mesascope.runs.provenance import available_device, machine, made_with, tell_of_other_packages
 from mesascope.study import Study
 
 
@@ -81,11 +81,12 @@ def new_run(
     return Run.create(path, "study", config)
 
 
-def resume_run(path: str | Path, study: Study | None = None) -> tuple[Study, Any, Run]:
+def resume_run(path: str | Path, study: Study | None = None, device: str | None = None) -> tuple[Study, Any, Run]:
     """The study and settings of a run begun earlier, whose files are all as they were left.
 
     Args:
         study: the run's own, where its file is elsewhere than when it began.
+        device: where an unfinished run goes on; that where it began if None.
     """
     run = Run.open(path)
     if study is None or run.config["kind"] != "study" or study.name != run.config["study"]:
@@ -93,8 +94,10 @@ def resume_run(path: str | Path, study: Study | None = None) -> tuple[Study, Any
     assert isinstance(study, Study)
     settings = run.settings_of(study)
     _require_preset(study, run)
-    available_device(run.config["device"])
+    device = available_device(device or run.config["device"])
     run.check()
+    if not run.is_complete and device != run.config["device"]:
+        run.move_device(device, machine(device))
     tell_of_other_packages(path, run.config)
     return study, settings, run
 
