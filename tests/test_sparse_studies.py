@@ -8,9 +8,11 @@ from unittest import mock
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from mesascope.records import registered
 from mesascope.streams import stream
+from mesascope.studies import new_run, run_study
 from mesascope.studies.sparse import continual_mnist, continual_online
 from mesascope.studies.sparse.few_shot import FewShot, accuracy_by_task
 from mesascope.studies.sparse.following import _watches
@@ -30,6 +32,70 @@ def test_few_shot_studies_train_on_the_training_classes_and_judge_on_the_test_cl
     study.measure(lab, dataclasses.replace(study.presets["quick"], dataset="digits"))
     assert {call.args[2].part for call in lab.train.call_args_list} == {"train"}
     assert {call.args[0].part for call in lab.draw.call_args_list} == {"test"}
+
+
+@pytest.fixture
+def mini_imagenet(tmp_path, monkeypatch):
+    """Folders of noise where miniImageNet and the datasets beside it would be: 84 x 84 pixels, in colour."""
+    noise = np.random.default_rng(0)
+    for dataset, part, label, image in itertools.product(
+        ("mini-imagenet", "tiered-imagenet", "cub", "cars"), ("train", "test"), "abcde", range(7)
+    ):
+        path = tmp_path / dataset / part / label / f"{image}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(noise.integers(0, 255, (84, 84, 3), dtype=np.uint8)).save(path)
+    monkeypatch.setenv("MESASCOPE_DATA", str(tmp_path))
+    monkeypatch.setenv("MESASCOPE_CACHE", str(tmp_path / "cache"))
+
+
+def small(settings, **changes):
+    """A preset with its images, recipes and order, narrow networks and few tasks."""
+    plan = dataclasses.replace(settings.training, steps=2, batch=1, evaluate_every=2)
+    changes |= {"training": plan, "width": 2, "shots": 1, "queries": 1, "tasks": 2, "watch_tasks": 1, "seeds": 2}
+    return dataclasses.replace(settings, **changes)
+
+
+THESIS = [(name, preset) for name in FEW_SHOT for preset in STUDIES[name].presets if preset.startswith("mini-")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "preset"), THESIS)
+def test_presets_of_the_thesis_train_on_images_of_its_size(name, preset, mini_imagenet, tmp_path):
+    few = {"sparse-maml-plasticity": {"lengths": (5,), "rates": (0.1,)}}.get(name, {})
+    trained_by(name, preset, tmp_path, **few)
+
+
+def test_all_methods_of_the_thesis_take_a_step_on_images_of_its_size(mini_imagenet, tmp_path):
+    trained_by("sparse-maml", "mini-imagenet", tmp_path, inner_steps=1)
+
+
+def trained_by(name, preset, folder, **changes):
+    study = STUDIES[name]
+    settings = small(study.presets[preset], **changes)
+    records = run_study(study, settings, new_run(study, preset, settings, out=folder / "run"))
+    assert not any(one["verdict"] == "holds" for one in records if one["about"] == "training")
+    assert all(one["n"] for one in records) or "resnet12" in preset  # which has fewer methods
+
+
+def test_each_method_has_its_own_recipe_on_images_of_the_thesis_size():
+    study, found = STUDIES["sparse-maml"], {}
+    for preset in ("mini-imagenet", "mini-imagenet-resnet12"):
+        for shots in (1, 5):
+            settings = dataclasses.replace(study.presets[preset], shots=shots)
+            found[preset, shots] = {name: settings.learner(name) for name in settings.methods}
+    five = {name: (one.inner_lr, one.steps, one.order) for name, one in found["mini-imagenet", 5].items()}
+    assert (five["sparse-maml"], five["boil"], five["meta-sgd"][2], five["exp-maml"][2]) == (
+        (0.25, 35, 1),
+        (0.5, 1, 1),
+        2,
+        2,
+    )
+    assert found["mini-imagenet", 1]["sparse-maml"].inner_lr == 0.1
+    deep = found["mini-imagenet-resnet12", 1]
+    assert (deep["sparse-maml"].inner_lr, deep["sparse-relu-maml"].inner_lr) == (0.05, 0.01)
+    assert not any(one.norms for one in deep.values())
+    plus = STUDIES["sparse-maml-plus"].presets["mini-imagenet"].outer("sparse-maml-plus")
+    assert (plus.optimizer, plus.steps, plus.learning_rate) == ("sgd", 60_000, 0.0075)
 
 
 def test_streams_hold_other_classes_than_those_learned_before(monkeypatch):

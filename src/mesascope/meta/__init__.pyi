@@ -43,3 +43,4 @@ from .online import (
     OnlineDescent as OnlineDescent,
     OnlineDescentState as OnlineDescentState,
 )
+from .preconditioning import MetaCurvature as MetaCurvature, MTNet as MTNet, Shrinkage as Shrinkage

@@ -65,8 +65,15 @@ class Copies:
             yield
             return
         recurs = any(isinstance(part, nn.RNNBase) for part in self.model.modules())
-        with sdpa_kernel(SDPBackend.MATH), torch.backends.cudnn.flags(enabled=not recurs), _WeightNormByFormula():
-            yield
+        before = (
+            torch.backends.cudnn.enabled
+        )  # set alone: cudnn.flags also reads TF32, which studies set in another way
+        torch.backends.cudnn.enabled = before and not recurs
+        try:
+            with sdpa_kernel(SDPBackend.MATH), _WeightNormByFormula():
+                yield
+        finally:
+            torch.backends.cudnn.enabled = before
 
     def alone(self, phi: Mapping[str, Tensor], x: Float[Tensor, "n dx"]) -> Float[Tensor, "n dy"]:
         """Predictions of the copy of a single task."""

@@ -13,6 +13,7 @@ from torch.nn.functional import cross_entropy, mse_loss
 
 from mesascope.errors import ArgumentTypeError, refuse, require_choice, require_instance
 from mesascope.meta.maml import ANIL, BOIL, MAML, ExpMAML, MetaSGD, SparseMAML, SparseMAMLPlus, SparseReLUMAML
+from mesascope.meta.preconditioning import MetaCurvature, MTNet, Shrinkage
 from mesascope.nets import ClassifierConfig
 from mesascope.nets.layers import module_text
 from mesascope.nets.pretrained import Pretrained
@@ -24,7 +25,8 @@ from mesascope.training import Ensemble
 
 METHODS: dict[str, type[MAML]] = {
     "maml": MAML, "anil": ANIL, "boil": BOIL, "meta-sgd": MetaSGD, "exp-maml": ExpMAML, "sparse-maml": SparseMAML,
-    "sparse-maml-plus": SparseMAMLPlus, "sparse-relu-maml": SparseReLUMAML,
+    "sparse-maml-plus": SparseMAMLPlus, "sparse-relu-maml": SparseReLUMAML, "meta-curvature": MetaCurvature,
+    "mt-net": MTNet, "shrinkage": Shrinkage,
 }  # fmt: skip
 LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"cross-entropy": cross_entropy, "mean-squares": mse_loss}
 
@@ -111,7 +113,7 @@ class TaskCopy:
     """
 
     def __init__(self, model: nn.Module, method: MAML) -> None:
-        self._model, self._order, self._factors = model, method.order, method.factors(model)
+        self._model, self._method, self._factors = model, method, method.factors(model)
         self._buffers = {name: one.clone() for name, one in model.named_buffers()}
         self.parameters: dict[str, Tensor] = dict(method.adapted(model))
         """Adapted parameters phi by name; other parameters are the module's own."""
@@ -133,10 +135,12 @@ class TaskCopy:
         if not loss.requires_grad:
             refuse("loss", "depend on predictions of this copy", "a constant", "compute it from what the copy returns")
         phi = self.parameters
-        steps = torch.autograd.grad(loss, list(phi.values()), create_graph=self._order == 2, materialize_grads=True)
-        self.parameters = {
-            name: one - self._factors[name] * step for (name, one), step in zip(phi.items(), steps, strict=True)
-        }
+        steps = torch.autograd.grad(
+            loss, list(phi.values()), create_graph=self._method.order == 2, materialize_grads=True
+        )
+        inner = self._method.regularised(dict(zip(phi, steps, strict=True)), phi, self._method.adapted(self._model))
+        change = self._method.changes(self._factors, inner)
+        self.parameters = {name: one - change[name] for name, one in phi.items()}
 
 
 @register("net", "meta-learner", of="learner")
@@ -147,7 +151,7 @@ class MetaLearnerConfig:
     Args:
         model: the registered config of the adapted network.
         method: one of `METHODS`.
-        inner_lr, steps, order, batch_stats: see `MAML`.
+        inner_lr, steps, order, norms, batch_stats: see `MAML`.
         closed: share of mask entries that are initially closed, for sparse-maml only; a half if None.
         loss: inner and outer loss of predictions and targets: one of `LOSSES`.
     """
@@ -157,6 +161,7 @@ class MetaLearnerConfig:
     inner_lr: float = 0.1
     steps: int = 5
     order: int = 1
+    norms: bool = True
     batch_stats: str = "transductive"
     closed: float | None = None
     loss: str = "cross-entropy"
@@ -177,7 +182,12 @@ class MetaLearnerConfig:
 
     def _made(self) -> MAML:
         options: dict[str, Any] = {} if self.closed is None else {"closed": self.closed}
-        options |= {"order": self.order, "batch_stats": self.batch_stats, "loss": LOSSES[self.loss]}
+        options |= {
+            "order": self.order,
+            "norms": self.norms,
+            "batch_stats": self.batch_stats,
+            "loss": LOSSES[self.loss],
+        }
         return METHODS[self.method](self.inner_lr, self.steps, **options)
 
 

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.instancenorm import _InstanceNorm
 
 from mesascope.errors import refuse, require_callable, require_choice, require_count, require_instance, require_number
 from mesascope.meta.copies import BATCH_STATS, Copies, copies_of
@@ -23,6 +25,7 @@ from mesascope.training.randomness import drawing_from
 
 # Parameters by name.
 Parameters = Mapping[str, Tensor]
+_NORMS = (_BatchNorm, _InstanceNorm, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 
 
 class MAML(nn.Module):
@@ -37,6 +40,7 @@ class MAML(nn.Module):
         order: 2 differentiates through the inner loop; 1 takes its gradients as constants (memory constant in steps).
         adapt: parameters that inner steps change: "all", those of the module with the last parameter ("head"), all
             others ("body"), or a function of parameter names that returns True for these.
+        norms: False if inner steps do not change the parameters of normalisation layers.
         batch_stats: statistics used by BatchNorm. "transductive": those of each batch, including queries; "support":
             those of the context, also for queries; "running": the module's running averages, which do not change.
         loss: inner and outer loss of predictions and targets.
@@ -54,7 +58,7 @@ class MAML(nn.Module):
 
     def __init__(
         self, inner_lr: float, steps: int, *, order: int = 1, adapt: str | Callable[[str], bool] = "all",
-        batch_stats: str = "transductive", loss: Callable[[Tensor, Tensor], Tensor] = cross_entropy,
+        norms: bool = True, batch_stats: str = "transductive", loss: Callable[[Tensor, Tensor], Tensor] = cross_entropy,
     ) -> None:  # fmt: skip
         super().__init__()
         self.inner_lr = require_number("inner_lr", inner_lr, above=0)
@@ -65,7 +69,7 @@ class MAML(nn.Module):
             require_choice("adapt", adapt, ("all", "head", "body"))
         require_choice("batch_stats", batch_stats, BATCH_STATS)
         require_callable("loss", loss)
-        self.which, self.batch_stats, self.loss = adapt, batch_stats, loss
+        self.which, self.norms, self.batch_stats, self.loss = adapt, norms, batch_stats, loss
         self.numbers = nn.ParameterDict()
         self.names: tuple[str, ...] | None = None
         """Names of the adapted parameters, from `start` on."""
@@ -80,7 +84,7 @@ class MAML(nn.Module):
         if self.modulation is None:
             return
         for name, one in self.adapted(model).items():
-            self.numbers[_key(name)] = nn.Parameter(self.modulation.start(one.detach(), self.inner_lr, generator))
+            self.numbers[key_of(name)] = nn.Parameter(self.modulation.start(one.detach(), self.inner_lr, generator))
 
     def adapted(self, model: nn.Module) -> Parameters:
         """Parameters that inner steps change, of those that require gradients, or of all if none does (as in a run).
@@ -105,7 +109,10 @@ class MAML(nn.Module):
         if self.which in ("head", "body") and isinstance(layers, nn.ParameterList | nn.ParameterDict):
             rule = "be a function of names for a model whose layers are no modules"
             refuse("adapt", rule, self.which, "pass one")
-        found = {name: one for name, one in parameters.items() if self._chooses(names[name], head)}
+        fixed = set() if self.norms else {id(one) for part in model.modules() if isinstance(part, _NORMS)
+                                          for one in part.parameters(recurse=False)}  # fmt: skip
+        found = {name: one for name, one in parameters.items()
+                 if id(one) not in fixed and self._chooses(names[name], head)}  # fmt: skip
         if not found:
             refuse("adapt", "choose at least one parameter", sorted(parameters), "choose among these")
         return found
@@ -129,7 +136,7 @@ class MAML(nn.Module):
 
     def underlying(self, parameters: Parameters) -> Parameters:
         """Learned numbers m of these parameters, the input of the modulation."""
-        return {name: self.numbers[_key(name)] for name in parameters}
+        return {name: self.numbers[key_of(name)] for name in parameters}
 
     @guarded
     def adapt(self, model: nn.Module, context: Context, start: Parameters | None = None) -> Parameters:
@@ -185,29 +192,42 @@ class MAML(nn.Module):
         if self.order == 2:
             phi = {n: one if one.requires_grad else one.clone().requires_grad_() for n, one in starts.items()}
             for _ in range(self.steps):
-                inner = self._gradients(copies, phi, context, create_graph=True)
-                phi = {name: one - factors[name] * inner[name] for name, one in phi.items()}
+                change = self.changes(factors, self._gradients(copies, phi, starts, context, create_graph=True))
+                phi = {name: one - change[name] for name, one in phi.items()}
             return phi
         # To first order, gradients are constants: phi_K = theta minus their sum has the correct derivatives.
         phi = {name: one.detach().clone() for name, one in starts.items()}
         sums = {name: torch.zeros_like(one) for name, one in phi.items()}
-        fixed = {name: one.detach() if isinstance(one, Tensor) else one for name, one in factors.items()}
         for _ in range(self.steps):
-            inner = self._gradients(copies, {name: one.requires_grad_() for name, one in phi.items()}, context)
+            inner = self._gradients(copies, {name: one.requires_grad_() for name, one in phi.items()}, starts, context)
             phi = {name: one.detach() for name, one in phi.items()}
+            with torch.no_grad():
+                change = self.changes(factors, inner)
             for name, one in phi.items():
                 sums[name] += inner[name]
-                one -= fixed[name] * inner[name]
-        return {name: one - factors[name] * sums[name] for name, one in starts.items()}
+                one -= change[name]
+        change = self.changes(factors, sums)
+        return {name: one - change[name] for name, one in starts.items()}
+
+    def changes(self, factors: Mapping[str, Tensor | float], gradients: Parameters) -> Parameters:
+        """Changes of parameters in an inner step, linear in the gradients; those of several tasks have a first axis."""
+        return {name: factors[name] * one for name, one in gradients.items()}
 
     def _factors_of_tasks(self, model: nn.Module, tasks: int) -> Mapping[str, Tensor | float]:
         """`factors` for each task, or one for all tasks."""
         return self.factors(model)
 
-    def _gradients(self, copies: Copies, phi: Parameters, context: Context, create_graph: bool = False) -> Parameters:
+    def _gradients(
+        self, copies: Copies, phi: Parameters, starts: Parameters, context: Context, create_graph: bool = False
+    ) -> Parameters:
+        """Gradients of each task's inner loss at ``phi``; ``starts`` are the parameters before the first step."""
         total = self.losses(copies(phi, context.x), context.y).sum()
         found = torch.autograd.grad(total, list(phi.values()), create_graph=create_graph, materialize_grads=True)
-        return dict(zip(phi, found, strict=True))
+        return self.regularised(dict(zip(phi, found, strict=True)), phi, starts)
+
+    def regularised(self, gradients: Parameters, phi: Parameters, starts: Parameters) -> Parameters:
+        """Gradients of the inner loss plus those of what a method adds to it."""
+        return gradients
 
     def _begin(self, model: nn.Module) -> None:
         if self.names is not None:
@@ -262,7 +282,20 @@ class SparseMAML(MAML):
         self.modulation = binary(require_number("closed", closed, least=0, most=1))
 
 
-class SparseMAMLPlus(MAML):
+class Drawn(MAML):
+    """MAML whose factors are drawn from torch's global generator, anew for each task."""
+
+    def sparsity_by_parameter(self, model: nn.Module) -> dict[str, float]:
+        """Share of each parameter's entries that inner steps do not change, for one fixed draw."""
+        with drawing_from(0, "gradient sparsity", 0, next(self.parameters()).device):
+            return super().sparsity_by_parameter(model)
+
+    def _factors_of_tasks(self, model: nn.Module, tasks: int) -> Mapping[str, Tensor | float]:
+        drawn = [self.factors(model) for _ in range(tasks)]
+        return {name: torch.stack([torch.as_tensor(one[name]) for one in drawn]) for name in drawn[0]}
+
+
+class SparseMAMLPlus(Drawn):
     """Sparse-MAML with stochastic masks: m is a linear function of a few random numbers, drawn for each task.
 
     m = A (eps o sigma + mu) + c with learned A, c, mu and sigma, and eps ~ N(0, I) from torch's global generator.
@@ -285,25 +318,16 @@ class SparseMAMLPlus(MAML):
         """Draw A and c for the parameters of a model, both as torch initialises linear layers."""
         self._begin(model)
         for name, parameter in self.adapted(model).items():
-            key, bound = _key(name), len(self.mu) ** -0.5
+            key, bound = key_of(name), len(self.mu) ** -0.5
             for part, shape in ((self.maps, (*parameter.shape, len(self.mu))), (self.numbers, parameter.shape)):
                 draw = torch.rand(shape, generator=generator, device=generator.device)
                 part[key] = nn.Parameter(((2 * draw - 1) * bound).to(parameter))
             self.mu.data, self.sigma.data = self.mu.to(parameter), self.sigma.to(parameter)
 
-    def sparsity_by_parameter(self, model: nn.Module) -> dict[str, float]:
-        """Share of each parameter's entries that inner steps do not change, for one fixed draw."""
-        with drawing_from(0, "gradient sparsity", 0, self.mu.device):
-            return super().sparsity_by_parameter(model)
-
     def underlying(self, parameters: Parameters) -> Parameters:
         """Numbers m from one draw of eps."""
         drawn = torch.randn_like(self.mu) * self.sigma + self.mu
-        return {name: self.maps[_key(name)] @ drawn + self.numbers[_key(name)] for name in parameters}
-
-    def _factors_of_tasks(self, model: nn.Module, tasks: int) -> Mapping[str, Tensor | float]:
-        drawn = [self.factors(model) for _ in range(tasks)]
-        return {name: torch.stack([torch.as_tensor(one[name]) for one in drawn]) for name in drawn[0]}
+        return {name: self.maps[key_of(name)] @ drawn + self.numbers[key_of(name)] for name in parameters}
 
 
 class SparseReLUMAML(MAML):
@@ -315,7 +339,7 @@ class SparseReLUMAML(MAML):
     modulation = MODULATIONS["relu"]
 
 
-def _key(name: str) -> str:
+def key_of(name: str) -> str:
     """Key for a ParameterDict, which does not allow dots or the names of its methods."""
     key = name.replace(".", "/")
     return f"{key}/" if hasattr(nn.ParameterDict, key) else key

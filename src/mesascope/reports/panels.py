@@ -198,14 +198,16 @@ def sweep(
 def strip(y: str, names: Mapping[str, str], read: Callable[[Any], Mapping[str, Mapping[str, Any]]]) -> Lines:
     """One mark per replicate above the name of each method; ``read`` returns numbers by label and method.
 
-    Marks of different labels are side by side.
+    Marks of different labels are side by side; methods that a run lacks have none.
     """
 
     def lines(results: Any) -> list[Line]:
         groups = read(results)
         beside = 0.14 * (np.arange(len(groups)) - (len(groups) - 1) / 2)
+        known = [index for index, name in enumerate(names) if all(name in one for one in groups.values())]
+        shown = [list(names)[index] for index in known]
         return [
-            Line(np.arange(len(names)) + beside[place], np.stack([one[name] for name in names], axis=1),
+            Line(np.array(known) + beside[place], np.stack([one[name] for name in shown], axis=1),
                  place / (len(groups) - 1) if len(groups) > 1 else "trained", label, each=True, marks="o")
             for place, (label, one) in enumerate(groups.items())
         ]  # fmt: skip

@@ -84,7 +84,7 @@ STUDY = Study(
             training=study.Training(500, 2, learning_rate=1e-3, schedule="constant", evaluate_every=250), inner_lr=0.1,
             tasks=200, watch_tasks=20,
         ),
-        "mini-imagenet": Plasticity(**{**few_shot.MINI_IMAGENET, "inner_lr": 0.1}),
+        "mini-imagenet": Plasticity(**{**few_shot.MINI_IMAGENET, "inner_lr": 0.1, "inner_steps": 35, "order": 1}),
     },
     measure=measure,
     trainings=lambda settings: 2 * len({(rate, settings.inner_steps) for rate in settings.rates}

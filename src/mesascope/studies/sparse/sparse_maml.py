@@ -6,14 +6,29 @@ say which entries the inner steps may change, and start half closed, or with mor
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 
 from mesascope import study
 from mesascope.studies.sparse import few_shot
-from mesascope.studies.sparse.few_shot import METHODS, FewShot, points_above
-from mesascope.study import Claim, Figure, Line, Lines, Share, Study, above, beside, frozen, printed, stage, two_sided
+from mesascope.studies.sparse.few_shot import METHODS, OTHERS, FewShot, points_above
+from mesascope.study import (
+    Claim,
+    Figure,
+    Line,
+    Lines,
+    Reported,
+    Share,
+    Study,
+    above,
+    below,
+    beside,
+    frozen,
+    printed,
+    stage,
+    two_sided,
+)
 
 TABLE, FIGURE = "Table 4.1", "Fig. 4.1"
 SECTION = "section 4.3.3"
@@ -21,19 +36,27 @@ SECTION = "section 4.3.3"
 STARTS = {"few-closed": 0.9, "sparse-maml": "trained", "many-closed": 0.2}
 
 
+Method = Literal[
+    "maml", "anil", "boil", "meta-sgd", "exp-maml", "sparse-relu-maml", "sparse-maml", "meta-curvature", "mt-net",
+    "shrinkage",
+]  # fmt: skip
+WORDS = METHODS | OTHERS
+
+
 @frozen
 class Sparse(FewShot):
+    methods: tuple[Method, ...] = get_args(Method)  # Methods to compare.
     few_closed: Share = 0.1  # Share of the masks that starts closed in one more training.
     many_closed: Share = 0.9  # The same in another training.
 
 
 def measure(lab: study.Lab, settings: Sparse) -> None:
-    groups = {name: few_shot.meta_trained(lab, name, settings, name) for name in METHODS}
+    groups = {name: few_shot.meta_trained(lab, name, settings, name) for name in settings.methods}
     for name, closed in (("few-closed", settings.few_closed), ("many-closed", settings.many_closed)):
         groups[name] = few_shot.meta_trained(lab, name, settings, "sparse-maml", closed=closed)
     drawn = lab.draw(settings.family("test"), settings.tasks, "eval")
     lab.stage("accuracy", few_shot.accuracies, groups, drawn)
-    lab.stage("controls", few_shot.controls, settings, groups["maml"], drawn)
+    lab.stage("controls", few_shot.controls, settings, next(iter(groups.values())), drawn)
 
 
 def _by_layer(curves: Any) -> list[np.ndarray]:
@@ -68,9 +91,13 @@ STUDY = Study(
     name="sparse-maml",
     source=f"{few_shot.THESIS}, sections 4.3.1 and 4.3.3",
     presets={
-        "quick": Sparse(**few_shot.QUICK), "paper": Sparse(), "mini-imagenet": Sparse(**few_shot.MINI_IMAGENET),
+        "quick": Sparse(**few_shot.QUICK), "paper": Sparse(),
+        "mini-imagenet": Sparse(**few_shot.MINI_IMAGENET),
+        "mini-imagenet-resnet12": Sparse(
+            **few_shot.RESNET12, methods=("maml", "anil", "boil", "sparse-maml", "sparse-relu-maml")
+        ),
     },
-    measure=measure, trainings=9, premises=("learns",), quantifier="median",
+    measure=measure, trainings=lambda settings: len(settings.methods) + 2, premises=("learns",), quantifier="median",
     claims=(few_shot.PERMUTED, few_shot.UNSEEN, few_shot.masks_learn(*STARTS)),
     figures=(
         Figure("closed", "Left: percent of entries that inner steps do not change while sparse-MAML meta-learns, by "
@@ -96,23 +123,32 @@ STUDY = Study(
                   points_above("many-closed", "few-closed"), above(0.0), printed(FIGURE)),
         )),
         Figure("methods", "Accuracy of each method on new classes, each seed; the same tasks and as many outer steps "
-               "for all.", (study.strip("accuracy (%)", METHODS, lambda r: {"each seed": r["accuracy"]}),), columns=1,
+               "for all.", (study.strip("accuracy (%)", WORDS, lambda r: {"each seed": r["accuracy"]}),), columns=1,
                size=(9, 3.2), claims=(
             few_shot.learns(stage("accuracy", maml="accuracy of MAML in percent")["maml"]),
             Claim("above-maml", "sparse-MAML is more accurate than MAML at equal cost",
-                  points_above("sparse-maml", "maml"), above(0.0), printed(TABLE)),
+                  points_above("sparse-maml", "maml"), above(0.0), printed(TABLE),
+                  reported=Reported((2.28, 3.88), "printed, 1-shot and 5-shot miniImageNet")),
             Claim("above-frozen", "sparse-MAML is more accurate than ANIL and BOIL, which freeze layers by hand",
-                  points_above("sparse-maml", "anil", "boil"), above(0.0), printed(TABLE)),
+                  points_above("sparse-maml", "anil", "boil"), above(0.0), printed(TABLE),
+                  reported=Reported((5.53, 0.58), "printed, 5-shot miniImageNet")),
             Claim("as-meta-sgd", "sparse-MAML is at most half a point less accurate than Meta-SGD, which learns every "
-                  "rate", points_above("sparse-maml", "meta-sgd"), above(-0.5), printed(TABLE)),
+                  "rate", points_above("sparse-maml", "meta-sgd"), above(-0.5), printed(TABLE),
+                  reported=Reported((-0.12, 3.0), "printed, 1-shot and 5-shot miniImageNet")),
+            Claim("as-matrices", "sparse-MAML is at most half a point less accurate than meta-curvature and MT-net, "
+                  "which learn matrices", points_above("sparse-maml", "meta-curvature", "mt-net", names=WORDS),
+                  above(-0.5), printed(SECTION)),
+            Claim("shrinkage-as-maml", "learned strengths of a pull to the start make MAML at most half a point more "
+                  "accurate", points_above("shrinkage", "maml", names=WORDS), below(0.5), printed("section 4.3.1")),
             Claim("relu-as-masks", "the accuracies of rectified rates and of masks differ by at most one point",
-                  points_above("sparse-relu-maml", "sparse-maml"), two_sided(1.0, around=0.0), printed(SECTION)),
+                  points_above("sparse-relu-maml", "sparse-maml"), two_sided(1.0, around=0.0), printed(SECTION),
+                  reported=Reported((-0.2, -0.23), "printed, 1-shot and 5-shot miniImageNet")),
             Claim("above-exp", "rectified rates and masks are more accurate than rates that cannot close",
                   beside([points_above(name, "exp-maml") for name in ("sparse-maml", "sparse-relu-maml")],
                          "points of accuracy of each above exp-MAML"), above(0.0), printed(SECTION)),
         )),
     ),
-    unlike="miniImageNet",
+    unlike=dict.fromkeys(("quick", "paper"), "miniImageNet"),
     deviations=(
         "Omniglot, twenty characters from one example of each, in place of miniImageNet, which cannot be passed on; 32 "
         "filters, 5 inner steps and 1,500 outer ones in place of 64, 35 and 40,000.",

@@ -1,0 +1,137 @@
+"""Other learned inner steps: gradients times matrices, rows drawn to learn, and layers pulled back to their start."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from mesascope.errors import require_number
+from mesascope.meta.maml import MAML, Drawn, Parameters, key_of
+from mesascope.shapes import Tensor
+from mesascope.streams import stream
+
+
+class _Learned(MAML):
+    """MAML with learned numbers that are no factor of each entry."""
+
+    def start(self, model: nn.Module, generator: torch.Generator) -> None:
+        """Set the initial values of the learned numbers for the parameters of a model; none of them is drawn."""
+        self._begin(model)
+        self.shapes = {name: one.shape for name, one in self.adapted(model).items()}
+        for name, one in self.adapted(model).items():
+            self._start(name, one.detach())
+
+    def _start(self, name: str, parameter: Tensor) -> None:
+        raise NotImplementedError
+
+    def factors(self, model: nn.Module) -> dict[str, Tensor | float]:
+        if self.names is None:
+            self.start(model, stream(0, "modulation"))
+        return super().factors(model)
+
+
+class MetaCurvature(_Learned):
+    """MAML whose gradients are multiplied by a learned matrix along each axis, all of them initially I.
+
+    The gradient G of a linear layer becomes M_out G M_in^T, with M_in and M_out learned; that of a convolution is
+    also multiplied along the pixels of its kernels.
+
+    Source: Park and Oliva, Meta-Curvature (2019).
+    """
+
+    def _start(self, name: str, parameter: Tensor) -> None:
+        sides = (*parameter.shape[:2], *([parameter[0, 0].numel()] if parameter.ndim > 2 else []))
+        for axis, size in enumerate(sides):
+            self.numbers[key_of(f"{name}.{axis}")] = nn.Parameter(torch.eye(size).to(parameter))
+
+    def changes(self, factors: Mapping[str, Tensor | float], gradients: Parameters) -> Parameters:
+        found = {}
+        for name, one in gradients.items():
+            axes = range(min(len(self.shapes[name]), 3))
+            matrices = [self.numbers[key_of(f"{name}.{axis}")] for axis in axes]
+            product = one.reshape(-1, *map(len, matrices))
+            for axis, matrix in enumerate(matrices, start=1):
+                product = (product.movedim(axis, -1) @ matrix.T).movedim(-1, axis)
+            found[name] = factors[name] * product.reshape(one.shape)
+        return found
+
+
+class MTNet(_Learned, Drawn):
+    """MAML that learns in each layer a metric T T^T, and with which odds each output learns in a task.
+
+    The weights of a layer are T V: an inner step changes the rows of V that are drawn for the task, and with them
+    phi <- phi - inner_lr T (mask o T^T grad L). Initially T = I, and a row is drawn with probability 1/2. Masks are
+    learned by the derivative of their relaxation sigmoid(odds + log u - log(1 - u)), with u uniform.
+
+    Source: Lee and Choi, Gradient-Based Meta-Learning with Learned Layerwise Metric and Subspace (2018).
+    """
+
+    def _start(self, name: str, parameter: Tensor) -> None:
+        if parameter.ndim > 1:
+            own = key_of(name.rpartition(".")[0])
+            self.numbers[f"{own}|metric"] = nn.Parameter(torch.eye(len(parameter)).to(parameter))
+            self.numbers[f"{own}|odds"] = nn.Parameter(torch.zeros(len(parameter)).to(parameter))
+
+    def factors(self, model: nn.Module) -> dict[str, Tensor | float]:
+        """Learning rate times the mask of each row, from one draw."""
+        found = super().factors(model)
+        masks: dict[str, Tensor] = {}
+        for name, shape in self.shapes.items():
+            own = key_of(name.rpartition(".")[0])
+            if (odds := self._of_layer(own, "odds", shape)) is not None:
+                if own not in masks:
+                    soft = torch.sigmoid(odds + torch.logit(torch.rand_like(odds), 1e-6))
+                    masks[own] = (soft >= 0.5).to(soft) + soft - soft.detach()
+                found[name] = self.inner_lr * masks[own].reshape(-1, *[1] * (len(shape) - 1))
+        return found
+
+    def changes(self, factors: Mapping[str, Tensor | float], gradients: Parameters) -> Parameters:
+        found = {}
+        for name, one in gradients.items():
+            metric = self._of_layer(key_of(name.rpartition(".")[0]), "metric", self.shapes[name])
+            if metric is None:
+                found[name] = factors[name] * one
+            else:
+                rows = (-1, len(metric), math.prod(self.shapes[name][1:]))
+                turned = (metric.T @ one.reshape(rows)).reshape(one.shape)
+                found[name] = (metric @ (factors[name] * turned).reshape(rows)).reshape(one.shape)
+        return found
+
+    def _of_layer(self, own: str, which: str, shape: torch.Size) -> Tensor | None:
+        """The metric or odds of a layer's outputs; None for a parameter without a row for each."""
+        found = self.numbers.get(f"{own}|{which}")
+        return found if found is not None and shape[:1] == found.shape[:1] else None
+
+
+class Shrinkage(_Learned):
+    """MAML whose inner loss pulls each layer to its start, by a learned strength.
+
+    The inner loss is L(phi) + sum_l exp(m_l) |phi_l - theta_l|^2 / 2 over layers l.
+
+    Args:
+        pull: initial exp(m) of each layer.
+
+    Source: Chen et al., Modular Meta-Learning with Shrinkage (2020).
+    """
+
+    def __init__(self, inner_lr: float, steps: int, *, pull: float = 0.01, **options: Any) -> None:
+        super().__init__(inner_lr, steps, **options)
+        self.pull = require_number("pull", pull, above=0)
+
+    def _start(self, name: str, parameter: Tensor) -> None:
+        self.numbers[_layer(name)] = nn.Parameter(torch.full((), math.log(self.pull)).to(parameter))
+
+    def regularised(self, gradients: Parameters, phi: Parameters, starts: Parameters) -> Parameters:
+        moved = {name: phi[name] - starts[name] for name in gradients}
+        if self.order == 1:
+            moved = {name: one.detach() for name, one in moved.items()}
+        return {name: one + self.numbers[_layer(name)].exp() * moved[name] for name, one in gradients.items()}
+
+
+def _layer(name: str) -> str:
+    """Key of the layer of a parameter."""
+    return key_of(name.rpartition(".")[0] or name)
