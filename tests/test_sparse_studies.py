@@ -50,7 +50,7 @@ def mini_imagenet(tmp_path, monkeypatch):
 
 def small(settings, **changes):
     """A preset with its images, recipes and order, narrow networks and few tasks."""
-    plan = dataclasses.replace(settings.training, steps=2, batch=1, evaluate_every=2)
+    plan = dataclasses.replace(settings.training, steps=1, batch=2, evaluate_every=1)
     changes |= {"training": plan, "width": 2, "shots": 1, "queries": 1, "tasks": 2, "watch_tasks": 1, "seeds": 2}
     return dataclasses.replace(settings, **changes)
 

@@ -54,10 +54,19 @@ class RunStudy:
     With --device it continues on that device, and is no longer the same run byte for byte."""
     workers: int = 1
     """Number of processes that train the study's kinds of networks side by side, each with one torch thread."""
+    estimate: bool = False
+    """Print the hours and memory that the trainings would take, from a few steps of each, and run nothing else."""
 
     def __call__(self) -> None:
         study, settings = registered("study")[self.study], self.settings
         require_count("workers", self.workers)
+        if self.estimate:
+            from mesascope.runs.provenance import available_device
+            from mesascope.studies import estimate
+
+            print(estimate(study, self.preset, settings, available_device(self.device)))
+            print("left out: evaluations, measurements, and networks that learn from streams")
+            return
         slow = threading.Timer(_SILENT, tell, ["loading torch and the study"])
         slow.daemon = True
         slow.start()

@@ -1,3 +1,4 @@
+from .estimating import estimate as estimate
 from .lab import Lab as Lab
 from .ledger import ledger_rows as ledger_rows
 from .mutating import Mutated as Mutated, mutate as mutate

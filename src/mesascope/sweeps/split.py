@@ -6,7 +6,7 @@ import contextlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from mesascope.errors import RunDirectoryError
 from mesascope.progress import tell
@@ -15,6 +15,7 @@ from mesascope.runs.checkpoints import TrainingCheckpoints
 from mesascope.runs.run import PARTS
 from mesascope.studies import resume_run
 from mesascope.studies.lab import Lab
+from mesascope.studies.missing import Missing
 from mesascope.studies.reuse import Finished, Watch
 from mesascope.study import Study
 from mesascope.sweeps.crew import Crew, Task
@@ -104,23 +105,6 @@ class _TrainedError(Exception):
     """The training of this part is done."""
 
 
-class _MissingError(Exception):
-    """The study uses a result that is not there yet."""
-
-
-class _Missing:
-    """Placeholder for a result that is not there yet; any use raises `_MissingError`."""
-
-    def __init__(self, seeds: int) -> None:
-        self._seeds = seeds
-
-    def members(self) -> list[_Missing]:
-        return [self] * self._seeds
-
-    def __getattr__(self, name: str) -> NoReturn:
-        raise _MissingError
-
-
 class _PartLab(Lab):
     """A lab that trains only ``wanted``, loads what is trained, and measures nothing."""
 
@@ -129,7 +113,7 @@ class _PartLab(Lab):
         self.whole, self.wanted, self.open = whole, wanted, list[str]()
 
     def stage(self, name: str, compute: Callable[..., Any], *arguments: Any) -> Any:
-        return _Missing(len(self.seeds))
+        return Missing(len(self.seeds))
 
     def resumed(
         self, name: str, record: Any, training: Training, watches: Sequence[Watch], go: Callable[..., Ensemble],
@@ -145,4 +129,4 @@ class _PartLab(Lab):
                 return go(lambda step, networks: None, checkpoints, lambda step, metrics: None)
         if not Path(own).exists():  # else the run continues it
             self.open.append(name)
-        return _Missing(len(record["seeds"]))
+        return Missing(len(record["seeds"]))

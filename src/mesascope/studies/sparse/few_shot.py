@@ -104,9 +104,7 @@ class FewShot:
     size: Count = 28  # Pixels of a side.
     inner_lr: Positive | None = None  # Inner learning rate; each method's own, tuned on other tasks, if None.
     inner_steps: Count | None = 5  # Gradient steps on a context; each method's own if None.
-    order: Annotated[int, Meta(ge=1, le=2)] | None = (
-        1  # Order of outer gradients in inner ones; each method's own if None.
-    )
+    order: Annotated[int, Meta(ge=1, le=2)] | None = 1  # Order of outer gradients; each method's own if None.
     mask_lr: Positive = 0.0075  # Learning rate of the masks.
     rate_lr: Positive = 0.003  # Learning rate of learned rates, and of their exponents.
     training: Training = OUTER  # The outer loop.

@@ -1,0 +1,91 @@
+"""Hours and memory that the trainings of a study would take, from a few steps of each."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from mesascope.evidence.tables import Table
+from mesascope.modes import guarded
+from mesascope.shapes import Tensor
+from mesascope.studies.lab import Lab
+from mesascope.studies.missing import Missing, MissingError
+from mesascope.studies.running import new_run
+from mesascope.study import Study
+from mesascope.training import ParameterGroup, Training, half_mse
+
+# Least and most steps whose time is measured, after one that is not, and seconds that they should take.
+_STEPS, _SECONDS = (2, 50), 2.0
+
+
+@guarded
+def estimate(study: Study, preset: str, settings: Any = None, device: str = "cpu") -> Table:
+    """Table of the trainings of a study: hours and peak memory in GB, from a few steps of each.
+
+    Memory is that of the GPU, or of the process so far. Left out are evaluations, measurements, trainings that depend
+    on one, and learners of streams. Nothing is left on disk.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        run = new_run(study, preset, settings, device=device, out=Path(folder) / "run")
+        lab = _Brief(run, run.settings.seeds)
+        with contextlib.suppress(MissingError):
+            study.measure(lab, run.settings)
+        return Table(lab.found)
+
+
+class _Brief(Lab):
+    """A lab that takes a few steps of each training, and measures nothing."""
+
+    def __init__(self, run: Any, seeds: int) -> None:
+        super().__init__(run, seeds)
+        self.found: list[dict[str, Any]] = []
+
+    def train(
+        self, name: str, network: Any, family: Any, training: Training, *, seeds: Sequence[int] | None = None,
+        loss: Callable[[Any, Any], Tensor] = half_mse, parameter_groups: Sequence[ParameterGroup] = (),
+        watch: Any = None, start: tuple[str, Sequence[Any]] | None = None,
+    ) -> list[Any]:  # fmt: skip
+        if self.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self.device)
+
+        def timed(steps: int) -> tuple[float, list[Any]]:
+            brief = dataclasses.replace(training, steps=steps, evaluate_every=steps, warmup_steps=0, keep=())
+            since = time.monotonic()
+            options = {"seeds": seeds, "loss": loss, "parameter_groups": parameter_groups, "start": start}
+            trained = super(_Brief, self).train(f"{name} ({steps} steps)", network, family, brief, **options)
+            return time.monotonic() - since, trained
+
+        first, _ = timed(1)
+        count = min(max(int(_SECONDS / first), _STEPS[0]), _STEPS[1])
+        took, trained = timed(1 + count)
+        each = max(took - first, 0.0) / count
+        hours = each * training.steps / 3600
+        row = {"training": name, "steps": training.steps, "hours": hours, "memory (GB)": self._gigabytes()}
+        self.found.append(row)
+        return trained
+
+    def stage(self, name: str, compute: Callable[..., Any], *arguments: Any) -> Any:
+        return Missing(len(self.seeds))
+
+    def resumed(self, name: str, record: Any, training: Training, *others: Any) -> Any:
+        if " (" not in name:  # a learner of streams, whose steps depend on what it has seen
+            return Missing(len(record["seeds"]))
+        return super().resumed(name, record, training, *others)
+
+    def _gigabytes(self) -> float | None:
+        if self.device.type == "cuda":
+            return torch.cuda.max_memory_allocated(self.device) / 1e9
+        if sys.platform == "win32":
+            return None
+        import resource
+
+        unit = 1 if sys.platform == "darwin" else 1024
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e9

@@ -1,0 +1,22 @@
+"""Placeholders for results of a study that are not there, while a part of it is computed."""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+
+class MissingError(Exception):
+    """A study uses a result that is not there."""
+
+
+class Missing:
+    """Placeholder for a result; any use raises `MissingError`."""
+
+    def __init__(self, seeds: int) -> None:
+        self._seeds = seeds
+
+    def members(self) -> list[Missing]:
+        return [self] * self._seeds
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise MissingError
