@@ -93,7 +93,7 @@ class BayesianDescent:
     Args:
         net: the registered config of the network.
         spread: initial standard deviation of each weight around its own initial value.
-        rate: eta in Zeno et al.
+        rate: eta in Zeno et al.; a weight's learning rate is at first ``rate * spread ** 2``.
         samples: number of draws of the weights for each step.
         steps: number of steps on each batch.
 
@@ -101,9 +101,9 @@ class BayesianDescent:
     """
 
     net: Any
-    spread: Positive = 0.05
-    rate: Positive = 1.0
-    samples: Count = 5
+    spread: Positive = 0.02
+    rate: Positive = 500.0
+    samples: Count = 2
     steps: Count = 1
 
     def __post_init__(self) -> None:
