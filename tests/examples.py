@@ -227,6 +227,9 @@ EXAMPLES: dict[str, dict[str, list[Callable[..., Any]]]] = {
         "la-maml": [lambda: meta.LaMAML(rate=0.3, glances=2)],
         "sync": [lambda: meta.Sync(outer_rate=0.3, glances=2)],
         "online-descent": [lambda: meta.OnlineDescent(nets.ClassifierConfig("mlp", 16, size=8, classes=4))],
+        "bayesian-descent": [
+            lambda: meta.BayesianDescent(nets.ClassifierConfig("mlp", 16, size=8, classes=4), samples=2, steps=2)
+        ],
         "continual-maml": [
             lambda: meta.ContinualMAML(
                 meta.MetaLearnerConfig(nets.ClassifierConfig("mlp", 16, size=8, classes=4), inner_lr=0.5), threshold=0.5

@@ -2,18 +2,20 @@
 
 import dataclasses
 
+import numpy as np
 import pytest
 import torch
 from examples import examples
 
 from mesascope.errors import ArgumentError, ArgumentTypeError
-from mesascope.meta import ContinualMAML, MetaLearnerConfig, OnlineDescent
+from mesascope.meta import BayesianDescent, BayesianDescentState, ContinualMAML, MetaLearnerConfig, OnlineDescent
 from mesascope.nets import ClassifierConfig
 from mesascope.records import from_record, to_record
 from mesascope.streams import stream
 from mesascope.studies.sparse.following import Streams
 from mesascope.tasks import Context, SwitchingImages
 from mesascope.training import Training, fit
+from mesascope.training.randomness import drawing_from
 
 METHODS = dict(examples("method", of="batches"))
 NET = ClassifierConfig("mlp", 16, size=8, classes=4)
@@ -93,6 +95,17 @@ def test_what_is_drawn_follows_the_seed(method):
     assert told(0) == told(1)
 
 
+@pytest.mark.parametrize("name", METHODS)
+def test_a_method_neither_reads_nor_moves_the_global_generator(name):
+    batch, told = STREAM.stream(1, 0)(0), []
+    for seed in (0, 1):
+        torch.manual_seed(seed)
+        before, state = torch.get_rng_state(), METHODS[name]().state(0)
+        told.append([state.update(batch) for _ in range(3)])
+        assert torch.equal(torch.get_rng_state(), before)
+    assert told[0] == told[1]
+
+
 @pytest.mark.parametrize("make", [lambda plan: OnlineDescent(NET, plan), lambda plan: ContinualMAML(
     MetaLearnerConfig(NET, "maml", 0.1, 2), plan)])  # fmt: skip
 def test_rates_that_fall_are_refused_where_nothing_ends(make):
@@ -100,7 +113,9 @@ def test_rates_that_fall_are_refused_where_nothing_ends(make):
         make(Training(learning_rate=1e-3))
 
 
-@pytest.mark.parametrize("make", [lambda: OnlineDescent(torch.nn.Linear(2, 2)), lambda: MetaLearnerConfig("mlp")])
+@pytest.mark.parametrize("make", [
+    lambda: OnlineDescent(torch.nn.Linear(2, 2)), lambda: MetaLearnerConfig("mlp"), lambda: BayesianDescent("mlp"),
+])  # fmt: skip
 def test_what_builds_no_network_is_refused(make):
     with pytest.raises(ArgumentTypeError, match=r"must be the config of a network, but is .*: pass ClassifierConfig"):
         make()
@@ -126,6 +141,92 @@ def test_descent_is_that_of_the_optimiser():
     state.update(batch)
     for own, expected in zip(state.result().parameters(), network.parameters(), strict=True):
         torch.testing.assert_close(own, expected)
+
+
+def softmax_regression():
+    """A linear classifier in float64, and a batch whose first input is always 0."""
+    draw = torch.Generator().manual_seed(0)
+    x = torch.randn(30, 5, generator=draw, dtype=torch.float64)
+    x[:, 0] = 0
+    y = torch.nn.functional.one_hot(torch.randint(3, (30,), generator=draw), 3).double()
+    return torch.nn.Linear(5, 3, dtype=torch.float64), Context(x, y)
+
+
+def bayesian(network, **settings):
+    return BayesianDescentState(network, BayesianDescent(NET, **settings))
+
+
+@pytest.mark.parametrize("draws", [1, 4])
+def test_a_bayesian_step_is_the_formula(draws):
+    """Against NumPy, a draw at a time, with the gradient X^T (softmax - y) / n."""
+    network, batch = softmax_regression()
+    state = bayesian(network, spread=0.7, rate=0.3, samples=draws)
+    rows, n = torch.cat([batch.x, torch.ones(30, 1)], 1).numpy(), 30
+    mean = np.c_[network.weight.detach().numpy(), network.bias.detach().numpy()].copy()
+    spread = np.full_like(mean, 0.7)
+    for step in range(3):
+        with drawing_from(0, "online", step, torch.device("cpu")):
+            noise = [torch.randn(draws, *one.shape, dtype=torch.float64).numpy() for one in network.parameters()]
+        first, second = np.zeros_like(mean), np.zeros_like(mean)
+        for weight, bias in zip(*noise, strict=True):
+            eps = np.c_[weight, bias]
+            scores = rows @ (mean + spread * eps).T
+            shares = np.exp(scores) / np.exp(scores).sum(1, keepdims=True)
+            gradient = (shares - batch.y.numpy()).T @ rows / n
+            first, second = first + gradient / draws, second + gradient * eps / draws
+        mean = mean - 0.3 * spread**2 * first
+        spread = spread * np.sqrt(1 + (spread * second / 2) ** 2) - spread**2 * second / 2
+        state.update(batch)
+        for own, expected in ((dict(network.named_parameters()), mean), (state.spreads, spread)):
+            found = np.c_[own["weight"].detach().numpy(), own["bias"].detach().numpy()]
+            np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-14)
+
+
+def test_with_next_to_no_spread_a_bayesian_step_is_one_of_gradient_descent():
+    network, batch = softmax_regression()
+    state = bayesian(network, spread=1e-13, rate=0.1 / 1e-26)
+    loss = torch.nn.functional.cross_entropy(network(batch.x), batch.y)
+    gradients = torch.autograd.grad(loss, list(network.parameters()))
+    expected = [one.detach() - 0.1 * own for one, own in zip(network.parameters(), gradients, strict=True)]
+    state.update(batch)
+    for own, other in zip(network.parameters(), expected, strict=True):
+        torch.testing.assert_close(own.detach(), other, rtol=1e-12, atol=1e-13)
+
+
+def test_weights_grow_certain_where_the_loss_curves_and_nowhere_else():
+    """Precision grows by the curvature of the loss, E[g eps] / sigma; inputs that are always 0 teach nothing."""
+    network, batch = softmax_regression()
+    with torch.no_grad():
+        network.weight.zero_()
+        network.bias.zero_()
+    state = bayesian(network, spread=0.05, rate=1e-9, samples=20_000)
+    state.update(batch)
+    spread = state.spreads["weight"]
+    assert (spread[:, 0] == 0.05).all()
+    # With equal shares 1/3 of three classes, the second derivative for each weight is mean x^2 times 1/3 (1 - 1/3).
+    curvature = batch.x.square().mean(0) * 2 / 9
+    torch.testing.assert_close((spread**-2 - 0.05**-2)[:, 1:], curvature[1:].expand(3, 4), rtol=0.35, atol=0.02)
+    assert (spread[:, 1:] < 0.05).all()
+
+
+def test_spreads_stay_above_zero_when_gradients_are_huge():
+    network, batch = softmax_regression()
+    state = bayesian(network, spread=1e9, rate=1e-9, samples=3)
+    for _ in range(5):
+        state.update(batch)
+    assert all((one > 0).all() and one.isfinite().all() for one in state.spreads.values())
+
+
+def test_running_averages_are_those_of_the_mean_weights():
+    """As if the network had seen each batch in train() mode before it learned from it."""
+    method = BayesianDescent(ClassifierConfig("convnet4", 4, size=8, classes=4), samples=2)
+    state, batch = method.state(0), STREAM.stream(1, 0)(0)
+    network = method.net.build(stream(0, "init")).train()
+    network(batch.x)
+    state.update(batch)
+    for (name, own), other in zip(state.result().named_buffers(), network.buffers(), strict=True):
+        torch.testing.assert_close(own, other, msg=name)
+    assert not state.result().training
 
 
 def continual(method="maml", steps=8, **settings):
@@ -203,8 +304,11 @@ def test_the_loop_trains_it():
         ({"threshold": -1}, "threshold must be at least 0"),
         ({"kept": 1}, "kept must be at least 2"),
         ({"modulation": 0}, "modulation must be greater than 0"),
+        ({"spread": 0}, "spread must be greater than 0"),
+        ({"rate": -1.0}, "rate must be greater than 0"),
+        ({"samples": 0}, "samples must be at least 1"),
     ],
 )
 def test_wrong_arguments_are_refused(settings, message):
     with pytest.raises(ArgumentError, match=message):
-        continual(**settings)
+        BayesianDescent(NET, **settings) if settings.keys() & {"spread", "rate", "samples"} else continual(**settings)

@@ -38,6 +38,8 @@ from .maml import (
 )
 from .modulation import MODULATIONS as MODULATIONS, Modulation as Modulation, binary as binary
 from .online import (
+    BayesianDescent as BayesianDescent,
+    BayesianDescentState as BayesianDescentState,
     ContinualMAML as ContinualMAML,
     ContinualMAMLState as ContinualMAMLState,
     OnlineDescent as OnlineDescent,

@@ -78,6 +78,99 @@ class OnlineDescentState:
         self._outer.load(tensors)
 
 
+@register("method", "bayesian-descent", of="batches")
+@dataclass(frozen=True)
+class BayesianDescent:
+    """Bayesian gradient descent: the posterior of each weight, a normal distribution, is the next batch's prior.
+
+    The standard deviation sigma is also the weight's step size, so certain weights change little. With noise
+    eps ~ N(0, 1) and the gradient g of the mean cross-entropy of a batch at weights mu + sigma eps, a step is
+
+        mu <- mu - rate sigma^2 E[g],    sigma <- sigma sqrt(1 + a^2) - sigma a,    a = sigma E[g eps] / 2.
+
+    Each batch is evaluated with the mean weights mu before they learn from it; ``result`` has them, too.
+
+    Args:
+        net: the registered config of the network.
+        spread: initial standard deviation of each weight around its own initial value.
+        rate: eta in Zeno et al.; a weight's learning rate is at first ``rate * spread ** 2``.
+        samples: number of draws of the weights for each step.
+        steps: number of steps on each batch.
+
+    Source: Zeno et al., Task agnostic continual learning using online variational Bayes (2018).
+    """
+
+    net: Any
+    spread: Positive = 0.02
+    rate: Positive = 500.0
+    samples: Count = 2
+    steps: Count = 1
+
+    def __post_init__(self) -> None:
+        require_config("net", self.net)
+
+    def state(
+        self, seed: int, start: Mapping[str, Tensor] | None = None, device: torch.device | str = "cpu"
+    ) -> BayesianDescentState:
+        """State for a seed on ``device``, with the mean weights ``start`` if given."""
+        return BayesianDescentState(_network(self.net, seed, start, device), self, seed)
+
+
+class BayesianDescentState:
+    """A network of mean weights, and their standard deviations; BatchNorm uses each batch's statistics.
+
+    Dropout is off, as weights are random. Running averages of BatchNorm are those of the mean weights.
+    """
+
+    def __init__(self, network: nn.Module, settings: BayesianDescent, seed: int = 0) -> None:
+        self.settings, self.network, self.seed, self.step = settings, network.eval(), seed, 0
+        self.means = {name: one for name, one in network.named_parameters() if one.requires_grad}
+        self.spreads = {name: torch.full_like(one, settings.spread) for name, one in self.means.items()}
+
+    def update(self, batch: Context) -> Metrics:
+        """Evaluate the mean weights on a batch, then learn from it; return prior ``accuracy`` and ``loss``."""
+        with drawing_from(self.seed, "online", self.step, batch.x.device):
+            with torch.no_grad(), copies_of(self.network, 1, "transductive") as copies:
+                judged = _judged(copies.alone(self.means, batch.x), batch)
+                for name, one in self.network.named_buffers():
+                    one.copy_(copies.buffers[name][0])
+            for _ in range(self.settings.steps):
+                self._learn(batch)
+        self.step += 1
+        return judged
+
+    def result(self) -> nn.Module:
+        return self.network
+
+    def tensors(self) -> dict[str, Tensor]:
+        parts = {"means": self.network.state_dict(), "spreads": self.spreads}
+        named = {f"{kind}/{name}": one for kind, part in parts.items() for name, one in part.items()}
+        return named | {"batches": torch.tensor(self.step)}
+
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        self.step = int(tensors["batches"])
+        self.network.load_state_dict({name: tensors[f"means/{name}"] for name in self.network.state_dict()})
+        for name, one in self.spreads.items():
+            one.copy_(tensors[f"spreads/{name}"])
+
+    def _learn(self, batch: Context) -> None:
+        draws = self.settings.samples
+        noise = {name: torch.randn_like(one.expand(draws, *one.shape)) for name, one in self.spreads.items()}
+        drawn = {name: (one + self.spreads[name] * noise[name]).detach() for name, one in self.means.items()}
+        phi = {name: one.requires_grad_() for name, one in drawn.items()}
+        with copies_of(self.network, draws, "transductive") as copies:
+            scores = copies(phi, batch.x.expand(draws, *batch.x.shape))
+        # The loss is a mean over draws, so a draw's gradient is its share of E[g].
+        loss = cross_entropy(scores.flatten(0, 1), batch.y.repeat(draws, 1))
+        shares = torch.autograd.grad(loss, list(phi.values()))
+        with torch.no_grad():
+            for (name, mean), share in zip(self.means.items(), shares, strict=True):
+                spread = self.spreads[name]
+                mean -= self.settings.rate * spread.square() * share.sum(0)
+                # sqrt(1 + a^2) - a = exp(-asinh a), which stays above 0 when rounded
+                spread *= torch.exp(-torch.asinh(spread * (share * noise[name]).sum(0) / 2))
+
+
 @register("method", "continual-maml", of="batches")
 @dataclass(frozen=True)
 class ContinualMAML:
