@@ -292,8 +292,8 @@ class Drawn(MAML):
 
     def _factors_of_tasks(self, model: nn.Module, tasks: int) -> Mapping[str, Tensor | float]:
         drawn = [self.factors(model) for _ in range(tasks)]
-        return {name: torch.stack([torch.as_tensor(factors[name]) for factors in drawn]) if isinstance(one, Tensor) else one
-                for name, one in drawn[0].items()}  # fmt: skip
+        each = {name: [torch.as_tensor(one[name]) for one in drawn] for name in drawn[0]}
+        return {name: torch.stack(own) if own[0].ndim else own[0] for name, own in each.items()}
 
 
 class SparseMAMLPlus(Drawn):
