@@ -1,4 +1,4 @@
-# make demo, make studies, make test and make bench set up .venv on first use.
+# make demo, make studies, make test and make bench set up .venv on first use; Python compiles what is imported.
 PYTHON ?= python3
 BIN := .venv/bin
 
@@ -54,14 +54,14 @@ bench: .venv/installed-dev
 	$(PYTHON) -m venv .venv
 
 .venv/installed: .venv/bin/python pyproject.toml constraints.txt
-	$(BIN)/pip install --quiet --constraint constraints.txt torch
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable .
+	$(BIN)/pip install --quiet --no-compile --constraint constraints.txt torch
+	$(BIN)/pip install --quiet --no-compile --constraint constraints.txt --editable .
 	touch $@
 
 .venv/installed-docs: .venv/installed-dev
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[docs]'
+	$(BIN)/pip install --quiet --no-compile --constraint constraints.txt --editable '.[docs]'
 	touch $@
 
 .venv/installed-dev: .venv/installed
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/pip install --quiet --no-compile --constraint constraints.txt --editable '.[dev]'
 	touch $@
