@@ -152,16 +152,25 @@ def untrained(lab: study.Lab, settings: FewShot, method: str) -> list[Any]:
 
 
 def watched(drawn: tasks.Episode) -> Callable[[Any], dict[str, float]]:
-    """Accuracy on tasks, and of methods that learn masks or rates the share closed, by layer from 0, and of all."""
+    """Accuracy on tasks, the share closed of each layer where masks or rates are learned, and exp-MAML's mean rates.
+
+    Layers count from 0; besides, ``closed`` is the share of all entries, and ``closed bias`` that of the last bias.
+    """
+
+    import torch
 
     def look(learner: Any) -> dict[str, float]:
         accuracy = {"accuracy": float(accuracy_by_task(learner, drawn).mean())}
         if not learner.method.numbers:
             return accuracy
-        weights = [name for name, one in learner.model.named_parameters() if "weight" in name and one.ndim > 1]
-        shares = learner.sparsity_by_parameter()
+        parameters = dict(learner.model.named_parameters())
+        weights = [name for name, one in parameters.items() if "weight" in name and one.ndim > 1]
+        shares, factors = learner.sparsity_by_parameter(), learner.method.factors(learner.model)
         closed = {f"closed {place}": shares[name] for place, name in enumerate(weights)}
-        return {**accuracy, **closed, "closed": learner.sparsity()}
+        own = weights if isinstance(learner.method, meta.ExpMAML) else []
+        with torch.no_grad():
+            rates = {f"rate {place}": float(torch.as_tensor(factors[name]).mean()) for place, name in enumerate(own)}
+        return {**accuracy, **closed, **rates, "closed bias": shares[[*parameters][-1]], "closed": learner.sparsity()}
 
     return look
 

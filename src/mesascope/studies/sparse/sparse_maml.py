@@ -6,6 +6,7 @@ say which entries the inner steps may change, and start half closed, or with mor
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -15,6 +16,7 @@ from mesascope.studies.sparse import few_shot
 from mesascope.studies.sparse.few_shot import METHODS, OTHERS, FewShot, points_above
 from mesascope.study import (
     Claim,
+    Count,
     Figure,
     Line,
     Lines,
@@ -48,23 +50,29 @@ class Sparse(FewShot):
     methods: tuple[Method, ...] = get_args(Method)  # Methods to compare.
     few_closed: Share = 0.1  # Share of the masks that starts closed in one more training.
     many_closed: Share = 0.9  # The same in another training.
+    more_shots: Count = 5  # Images of each class in one more training of masks.
 
 
 def measure(lab: study.Lab, settings: Sparse) -> None:
     groups = {name: few_shot.meta_trained(lab, name, settings, name) for name in settings.methods}
     for name, closed in (("few-closed", settings.few_closed), ("many-closed", settings.many_closed)):
         groups[name] = few_shot.meta_trained(lab, name, settings, "sparse-maml", closed=closed)
+    few_shot.meta_trained(lab, "more-shots", replace(settings, shots=settings.more_shots), "sparse-maml")
     drawn = lab.draw(settings.family("test"), settings.tasks, "eval")
     lab.stage("accuracy", few_shot.accuracies, groups, drawn)
     lab.stage("controls", few_shot.controls, settings, next(iter(groups.values())), drawn)
 
 
+def _layers_of(curves: Any) -> int:
+    return sum(name.removeprefix("closed ").isdecimal() for name in curves)
+
+
 def _by_layer(curves: Any) -> list[np.ndarray]:
     """Percent of each layer's weights that is closed, by seed and evaluation."""
-    return [100 * curves[f"closed {layer}"] for layer in range(sum(name.startswith("closed ") for name in curves))]
+    return [100 * curves[f"closed {layer}"] for layer in range(_layers_of(curves))]
 
 
-curves = stage("sparse-maml")
+curves, rates = stage("sparse-maml"), stage("exp-maml")
 falls = curves.map(
     lambda curves: -np.diff(np.stack([one[:, -1] for one in _by_layer(curves)], axis=1), axis=1),
     "points by which a layer is less closed than the one before it",
@@ -97,7 +105,7 @@ STUDY = Study(
             **few_shot.RESNET12, methods=("maml", "anil", "boil", "sparse-maml", "sparse-relu-maml")
         ),
     },
-    measure=measure, trainings=lambda settings: len(settings.methods) + 2, premises=("learns",), quantifier="median",
+    measure=measure, trainings=lambda settings: len(settings.methods) + 3, premises=("learns",), quantifier="median",
     claims=(few_shot.PERMUTED, few_shot.UNSEEN, few_shot.masks_learn(*STARTS)),
     figures=(
         Figure("closed", "Left: percent of entries that inner steps do not change while sparse-MAML meta-learns, by "
@@ -115,6 +123,13 @@ STUDY = Study(
             Claim("last-is-open", "the output layer's share of closed weights is ten points below the first layer's",
                   falls.map(lambda points: points.sum(1), "points closed of the first layer above the last"),
                   above(10.0), printed(FIGURE)),
+            Claim("bias-closes", "more than half of the entries of the output layer's bias are closed at the end",
+                  curves["closed bias"].map(lambda share: 100 * share[:, -1], "percent closed of the output bias"),
+                  above(50.0), printed("section 4.3.1")),
+            Claim("closes-with-fewer-shots", "a larger share of entries is closed with fewer examples of each class "
+                  "than with more", (curves["closed"] - stage("more-shots")["closed"]).map(
+                      lambda share: 100 * share[:, -1], "percent of entries closed, fewest shots less most"),
+                  above(0.0), printed("section 4.3.2")),
             Claim("closes-from-few", "masks that start almost all open close two points or more of their entries",
                   stage("few-closed")["closed"].map(
                       lambda share: 100 * np.diff(share[:, [0, -1]], axis=1), "points closed more than at the start"),
@@ -143,6 +158,9 @@ STUDY = Study(
             Claim("relu-as-masks", "the accuracies of rectified rates and of masks differ by at most one point",
                   points_above("sparse-relu-maml", "sparse-maml"), two_sided(1.0, around=0.0), printed(SECTION),
                   reported=Reported((-0.2, -0.23), "printed, 1-shot and 5-shot miniImageNet")),
+            Claim("exp-lowers-early", "rates that cannot close end lower in the first layer than in the last",
+                  rates.map(lambda one: np.log2(one["rate 0"][:, -1] / one[f"rate {_layers_of(one) - 1}"][:, -1]),
+                            "log2 of exp-MAML's mean rate, first layer over last"), below(0.0), printed(SECTION)),
             Claim("above-exp", "rectified rates and masks are more accurate than rates that cannot close",
                   beside([points_above(name, "exp-maml") for name in ("sparse-maml", "sparse-relu-maml")],
                          "points of accuracy of each above exp-MAML"), above(0.0), printed(SECTION)),
