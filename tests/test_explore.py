@@ -1,5 +1,6 @@
 """The page of mesascope explore, without a browser."""
 
+import asyncio
 import json
 import shutil
 from pathlib import Path
@@ -233,10 +234,13 @@ def test_an_answer_of_identify_is_shown_in_a_frame_without_scripts(tmp_path):
 
 @pytest.fixture
 def served():
+    asyncio.set_event_loop(asyncio.new_event_loop())  # as tornado makes one where there is none, with a warning
     server, address = serve(lambda doc: None)
     yield server, address
     server.stop()
     server._http.stop()
+    server.io_loop.close()
+    asyncio.set_event_loop(None)
 
 
 def test_a_port_in_use_is_said_with_the_remedy(served):
