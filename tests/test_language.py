@@ -179,7 +179,7 @@ def test_a_model_learns_a_text_and_copies_what_it_has_read(unchecked):
             half = torch.randint(10, (batch, 10), generator=generator)
             return torch.cat([half, half], 1)
 
-    plan = Training(220, 32, learning_rate=1e-2, optimizer="adamw", schedule="cosine", clip=1.0)
+    plan = Training(340, 32, learning_rate=1e-2, optimizer="adamw", schedule="cosine", clip=1.0)
     config = language_model_config("softmax, mesa", 10, 20, width=32, n_heads=2, dpfp=2)
     trained = train(config.build, Repeated(), plan, [0], loss=next_token_loss)[0]
     losses = token_losses(trained, Repeated().sample(64, stream(0, "test"))).mean(0)
