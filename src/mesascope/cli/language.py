@@ -205,9 +205,9 @@ LANGUAGE = {"prepare": Prepare, "train": Train, "evaluate": Evaluate, "sample": 
 
 
 def language_command(arguments: Sequence[str]) -> Any:
-    """Type of the command, with one subcommand each; the flags of train default to the chosen preset.
+    """Type of ``mesascope language`` with its subcommands; the flags of ``train`` default to the chosen preset.
 
-    Settings, and with them torch, are imported for train alone.
+    The settings, which import torch, are imported only for ``train``.
     """
     settings: tuple[str, Any, Any] = ("settings", tyro.conf.Suppress[Any], None)
     if list(arguments[:2]) == ["language", "train"]:

@@ -61,7 +61,7 @@ class Controls:
         return {f"control_{name}": helped(widget, helps[name]) for name, widget in self.widgets.items()}
 
     def connect(self, setup: Setup) -> None:
-        """Give the settings of the page to ``setup``, and its changes from now on."""
+        """Copy the page's settings to ``setup``, now and after each change."""
         self.setup = setup
         setup.choose(self.subject.value)
         setup.chosen, setup.seed = self.chosen.value, (self.again.tags or [0])[0]

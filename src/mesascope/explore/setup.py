@@ -22,7 +22,7 @@ LEAST_RIDGE = 1e-3  # smallest ridge penalty
 
 
 class Setup:
-    """Settings of one page, and what follows from them.
+    """Settings of one page, with the tasks and learners that they determine.
 
     Args:
         subjects: learners of the first menu, by name; the page begins with the first one.

@@ -55,7 +55,7 @@ class Subject:
             return self.learner
 
     def algorithm_at(self, depth: int, eta: float, gamma: float) -> Any:
-        """The algorithm with other sizes."""
+        """The algorithm with ``depth`` steps and these step sizes."""
         if self.has_gamma:
             return learners.GradientDescentPlusPlus(depth, eta, gamma)
         descent = learners.GradientDescent(depth, eta)

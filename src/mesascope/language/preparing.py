@@ -248,7 +248,7 @@ class PreparationCheckpoint:
         return bool(self._kept.read)
 
     def begin(self, tokenizer: bytes) -> None:
-        """Save the tokenizer, unless an earlier call has saved it."""
+        """Save the tokenizer and an empty checkpoint, unless `keep` has saved a later one."""
         if not self.is_begun:
             write_aside(self.folder / PROGRESS, msgspec.json.encode(self._kept))
             write_aside(self.folder / TOKENIZER, tokenizer)

@@ -60,7 +60,7 @@ class OnlineDescentState:
         self._outer = ModuleState(network, _batch_loss, settings.training, seed=seed)
 
     def update(self, batch: Context) -> Metrics:
-        """Evaluate on a batch, then learn from it; return prior ``accuracy`` and ``loss``."""
+        """Evaluate on a batch, then learn from it; return the earlier ``accuracy`` and ``loss``."""
         network = self._outer.result()
         with torch.no_grad(), copies_of(network, 1, "transductive") as copies:
             judged = _judged(copies.alone(dict(network.named_parameters()), batch.x), batch)
@@ -128,7 +128,7 @@ class BayesianDescentState:
         self.spreads = {name: torch.full_like(one, settings.spread) for name, one in self.means.items()}
 
     def update(self, batch: Context) -> Metrics:
-        """Evaluate the mean weights on a batch, then learn from it; return prior ``accuracy`` and ``loss``."""
+        """Evaluate the mean weights on a batch, then learn from it; return the earlier ``accuracy`` and ``loss``."""
         with drawing_from(self.seed, "online", self.step, batch.x.device):
             with torch.no_grad(), copies_of(self.network, 1, "transductive") as copies:
                 judged = _judged(copies.alone(self.means, batch.x), batch)
@@ -224,7 +224,10 @@ class ContinualMAMLState:
         self.task: list[Context] = []
 
     def update(self, batch: Context) -> Metrics:
-        """Evaluate on a batch, then learn from it; return prior ``accuracy`` and ``loss``, and ``switch``, 0 or 1."""
+        """Evaluate on a batch, then learn from it.
+
+        Returns ``accuracy`` and ``loss`` before learning, ``switch`` (0 or 1), and ``closed``, the learner's sparsity.
+        """
         self._outer.result()
         with drawing_from(self.seed, "online", self.step, batch.x.device):
             before = _judged(self._scores(self.fast, batch.x), batch)

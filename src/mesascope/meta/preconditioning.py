@@ -61,7 +61,7 @@ class MetaCurvature(_Learned):
 
 
 class MTNet(_Learned, Drawn):
-    """MAML that learns in each layer a metric T T^T, and with which odds each output learns in a task.
+    """MAML that learns, for each layer, a metric T T^T and the probability that a row is adapted in a task.
 
     The weights of a layer are T V: an inner step changes the rows of V that are drawn for the task, and with them
     phi <- phi - inner_lr T (mask o T^T grad L). Initially T = I, and a row is drawn with probability 1/2. Masks are

@@ -58,7 +58,7 @@ def check_tokens(argument: str, tokens: Tensor, width: int, weight: Tensor, fiel
 
 
 def check_finite(tokens: Tensor, reader: str) -> None:
-    """Raise if tokens are not finite, as ``reader`` requires. Reads all of them."""
+    """Raise unless all tokens are finite, as ``reader`` requires. Waits for the accelerator."""
     members = read((~torch.isfinite(tokens)).double().sum()[None])
     bad = int(sum(row[0] for row in members))
     if bad:

@@ -158,7 +158,7 @@ def remember(module: nn.Module) -> None:
 
 
 def has_hooks(module: nn.Module) -> bool:
-    """True if any submodule has hooks or has been replaced by a module of another class."""
+    """True if torch has global hooks, or a submodule has hooks or was replaced by a module of another class."""
     return bool(torch_module._has_any_global_hook()) or _touched(module)
 
 

@@ -67,15 +67,15 @@ class SequencePredictor(HookedModule, CausalNet, Pretrained):
 
     Raw tokens are W_in s_t and predictions are W_out e_t, with learned W_in and W_out. Tokens of ``channels`` are
     concatenated from s_t and the previous element (zero at the start), without learned weights. The prediction is then
-    minus the first channel, which is initially -W_0 s_t. The thesis uses (blank, now, before) and (blank, now, now,
-    before).
+    minus the first channel, which is initially -W_0 s_t. von Oswald (2024) uses (blank, now, before) and
+    (blank, now, now, before).
 
     `init_state` and `step` decode element by element with the same results.
 
     Args:
         w0: initial weights ``(d, d)`` of the regression that a construction implements; zero if None.
 
-    Source: thesis, sections 3.3 and 3.5.1.
+    Source: von Oswald (2024), sections 3.3 and 3.5.1.
 
     >>> from mesascope.nets import AttentionConfig
     >>> transformer = CausalTransformerConfig(AttentionConfig(width=8), 2, ("softmax", "mesa"))

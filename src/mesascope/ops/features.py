@@ -34,7 +34,7 @@ def sinusoidal(positions: Tensor, size: int) -> Float[Tensor, "*count size"]:
 def rotated(
     vectors: Float[Tensor, "*batch heads t d"], times: Int[Tensor, "*times t"]
 ) -> Float[Tensor, "*batch heads t d"]:
-    """Rotary encoding of times t: entries i and i + d/2 are rotated by t / 10000^(2i/d), at least in float32.
+    """Rotary encoding of times t: entries i and i + d/2 are rotated by t / 10000^(2i/d), in float32 or wider.
 
     >>> turned = rotated(torch.tensor([[[1.0, 0.0]]]), torch.tensor([1]))
     >>> torch.allclose(turned, torch.tensor([0.5403, 0.8415]), atol=1e-4)

@@ -208,7 +208,7 @@ def changed_settings(study: Study, run: Run) -> list[str]:
 
 
 def differences(own: Any, other: Any) -> list[tuple[str, Any, Any]]:
-    """The fields in which two records differ, by dotted name, with the value of each."""
+    """Fields in which two records differ: (dotted name, value in ``own``, value in ``other``), None if missing."""
     mine, theirs = _flat(own), _flat(other)
     names = dict.fromkeys([*mine, *theirs])
     return [(name, mine.get(name), theirs.get(name)) for name in names if mine.get(name) != theirs.get(name)]

@@ -29,7 +29,7 @@ _MOST = 24
 
 
 def gathered(sweep: Sweep) -> Table:
-    """A row for each point and claim, then for each point and number; numbers of a function are over all blocks."""
+    """Rows for each point and claim, then each point and number; a function's numbers pool the seeds of all blocks."""
     finished = sweep.finished()
     if not sweep.is_study:
         return Table(_of_function(sweep, finished))

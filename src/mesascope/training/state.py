@@ -25,7 +25,9 @@ class OptimizedState:
     """Weights and their optimiser, with clipping, schedule, averaging and checkpoints.
 
     Args:
-        module: module with the generators and modes. Subclasses store averaged weights in ``_average``.
+        module: module whose random generators are saved in checkpoints, and whose train or eval mode is set.
+
+    Subclasses store averaged weights in ``_average``.
     """
 
     def __init__(

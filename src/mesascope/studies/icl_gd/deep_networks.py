@@ -61,7 +61,7 @@ def near(lab: study.Lab, settings: Deep, nets: Sequence[Any]) -> list[Any]:
 
 
 def warm(lab: study.Lab, settings: Deep) -> list[Any]:
-    """Networks trained from five equal steps of gradient descent, plus the products of random weights."""
+    """Networks trained from the weight products of five equal gradient steps, with random products added."""
     recipe, seeds = settings.warm, lab.seeds[:5]
     config = separate(settings, recipe.init_scale)
     descent = learners.GradientDescentPlusPlus(SEPARATE, settings.warm_eta, 0.0, token_clip=CLIP)

@@ -1,11 +1,11 @@
 """How many training tasks does a layer need to find gradient descent?
 
-ICML paper: Figure 16. Tasks are noiseless linear regression with N = d = 10. One linear layer trains on a fixed set
-of B tasks, all of them in every step and each seed on a set of its own, and is compared with one step of gradient
-descent on fresh tasks and on its own.
+ICML paper: Figure 16. Tasks are noiseless linear regression with N = d = 10. Each seed trains one
+linear layer on its own fixed set of B tasks, with all B in every step. The layer is compared with one step of gradient
+descent on fresh tasks and on its training tasks.
 
-Trained to the end, a layer reaches the one minimum of the loss on its tasks, whatever its initial weights: what
-separates it from gradient descent is the sampling error of those tasks, not the training.
+The loss on the training tasks has one minimum, which a converged layer reaches from any initial weights. The layer
+differs from gradient descent because of the sampling error of its tasks, not because of its training.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A language model of this machine as a learner, with random weights, and after descent on a context's pairs."""
+"""Local language models as learners: as given, with random weights, and after gradient descent on a context."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def language_model(place: str, device: torch.device) -> adapters.LocalModel:
 
 
 def reader(model: adapters.LocalModel) -> adapters.TextLearner:
-    """The model as a learner, asked in the format of From Words to Numbers."""
+    """Wrap the model as a learner whose prompts have the format of Vacareanu et al. (2024)."""
     return adapters.from_text(model, FORMAT, decimals=1, batched=True)
 
 
@@ -58,10 +58,11 @@ def with_random_weights(model: adapters.LocalModel, seed: int) -> adapters.Local
 
 
 def overlaps(model: adapters.LocalModel, task: tasks.Episode, generator: torch.Generator) -> dict[str, list[float]]:
-    """Shares of the likeliest tokens that a model has in common with itself after reading the context of one task.
+    """Overlap of a model's ten likeliest tokens after a task's context with those under three changes.
 
-    Compared at each token of the query's label, as Shen et al. (2024) compare them: with the pairs in another order
-    (``order``), without them (``none``), and without them after each step of descent on the pairs, by learning rate.
+    The share of common tokens is a mean over the tokens of the query's label, as in Shen et al. (2024). Changes are the
+    pairs in another order (``order``), no pairs (``none``), and no pairs after each step of gradient descent on them,
+    by learning rate (``descent``).
     """
     import torch
 

@@ -41,7 +41,7 @@ def banded(losses: Losses, bands: Mapping[str, slice], groups: Groups, windows: 
 
 
 def by_token(losses: Losses) -> dict[str, Any]:
-    """Losses by the number of tokens read, in octaves."""
+    """Mean losses of each network by octave of the number of tokens read."""
     return {
         name: [list(language.losses_by_octave(own.mean(0)).values()) for own in members]
         for name, members in losses().items()

@@ -237,7 +237,7 @@ def best_ridge() -> Claim:
 def _at_its_optimum(
     name: str, sentence: str, others: list[Reading], words: str, least: float, former: str = ""
 ) -> Claim:
-    """A reference that is not at its best would flatter every network."""
+    """Premise: a reference has its best parameter; with another, every network would look better than it is."""
     return Claim(f"{name}-at-its-optimum", sentence, joined(others, words, axis=0), above(least), ours("premise"),
                  over="algorithms", at_least=len(others), about="algorithms", former=former)  # fmt: skip
 
@@ -255,7 +255,7 @@ def simulated_ridge() -> Claim:
 
 
 def learns(*names: str, by_time: str = "by-time") -> Claim:
-    """Control: networks learn along a sequence, even before their training has converged."""
+    """Control: each network's error falls along a sequence; judged even if its training has not converged."""
     errors = labelled(by_time, {}, mse="error")
     falls = [after(errors, 20)["mse", name] / after(errors, 1)["mse", name] for name in names]
     return Claim(
@@ -266,7 +266,7 @@ def learns(*names: str, by_time: str = "by-time") -> Claim:
 
 
 def nothing_known(names: Iterable[str], ridge: str) -> Claim:
-    """Control: networks predict about 0 where nothing is known; those that are untrained do not."""
+    """Control: trained networks predict about 0 after one element; untrained networks do not."""
     first = after(labelled("by-time", {}, mse="error"), 1)
     return Claim(
         "nothing-known", "after one element the error of each trained network is less than 1.3 times that of ridge "
@@ -287,7 +287,7 @@ def along(by_time: StageReading, shown: Shown, title: str = "", d: int = 10) -> 
 
 
 def losses(shown: Shown, trained: Iterable[str], source: str, claims: tuple[Claim, ...], d: int = 10) -> Figure:
-    """The losses of a study, of elements of width ``d``, from the trainings of some groups and stage ``by-time``."""
+    """Losses of groups ``trained`` by training step, and of ``shown`` by elements known; elements have width ``d``."""
     training = [Line(stage(name)["step"], d / 2 * stage(name)["mse"], *shown[name]) for name in trained]
     caption = "Loss of a step, while training and by the number of elements known; line and band: mean and range over"
     panels = study.Lines("", "training step", LOSS, training, "y"), along(stage("by-time"), shown, d=d)
@@ -295,7 +295,7 @@ def losses(shown: Shown, trained: Iterable[str], source: str, claims: tuple[Clai
 
 
 def weights_figure(caption: str, rows: int, size: tuple[float, float], claims: tuple[Claim, ...] = ()) -> Figure:
-    """The products of stage ``weights``, each over its largest entry, a row a layer and product."""
+    """Weight products of stage ``weights``, each divided by its largest |entry|, in ``rows`` rows of panels."""
 
     def read(r: Any) -> dict[str, np.ndarray]:
         found, named = r["weights"], {}
@@ -330,13 +330,13 @@ def _by_layer(errors: Reading) -> Reading:
 
 
 def improvement(target: str, name: str, layers: slice = slice(None)) -> Reading:
-    """Error after each of these layers over that before it, ``(seeds, layers times)``."""
+    """Ratio of the probe's error after each layer to that before the layer, ``(seeds, layers * times)``."""
     words, errors = "error of the probe after a layer / before it", errors_of(target, name)
     return errors.map(lambda found: (found[:, 1:] / found[:, :-1])[:, layers].reshape(len(found), -1), words)
 
 
 def shuffled_targets(targets: Collection[str], names: Collection[str]) -> Claim:
-    """Premise: probes find nothing in shuffled targets; those that do have seen what they are judged on."""
+    """Premise: probes of shuffled targets predict worse than the mean; if not, they were fitted to their test data."""
 
     def ratios(r: Any) -> np.ndarray:
         found = [r[f"{target}-probe"].ratio(f"{name}-shuffled", "constant") for target in targets for name in names]

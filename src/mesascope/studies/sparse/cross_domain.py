@@ -55,7 +55,7 @@ def measure(lab: study.Lab, settings: CrossDomain) -> None:
 
 
 def padded(drawn: tasks.Episode, ways: int) -> tasks.Episode:
-    """Tasks of fewer classes for networks of more outputs: targets of the others are 0 in contexts."""
+    """Pad the contexts' targets with zeros to ``ways`` classes, for networks with more outputs."""
     from torch.nn.functional import pad
 
     y = drawn.context.y

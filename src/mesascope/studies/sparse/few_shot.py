@@ -145,7 +145,7 @@ def meta_trained(lab: study.Lab, name: str, settings: FewShot, method: str, **ch
 
 
 def untrained(lab: study.Lab, settings: FewShot, method: str) -> list[Any]:
-    """The networks and their methods before any training, one a seed."""
+    """Untrained networks with their methods, one per seed."""
     from mesascope.streams import stream
 
     return [settings.learner(method).build(stream(seed, "init")).to(lab.device) for seed in lab.seeds]
