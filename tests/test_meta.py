@@ -201,7 +201,7 @@ def test_curvature_of_a_convolution_also_multiplies_along_its_pixels():
 
 
 def test_mt_net_steps_on_the_drawn_rows_of_a_factor_of_the_weights():
-    """Where T and V are kept apart, W = T V, and a step is taken on V, the same weights result."""
+    """The same weights result if T and V are kept apart, W = T V, and a step is taken on V."""
     model, context = network(), Context(*(part[0] for part in episode(1).context))
     method = MTNet(0.3, 1, loss=mse_loss)
     numbers = moved_numbers(method, model)

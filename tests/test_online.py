@@ -218,7 +218,7 @@ def test_spreads_stay_above_zero_when_gradients_are_huge():
 
 
 def test_running_averages_are_those_of_the_mean_weights():
-    """As if the network had seen each batch in train() mode before it learned from it."""
+    """The same averages as if the network had seen each batch in train() mode before it learned from it."""
     method = BayesianDescent(ClassifierConfig("convnet4", 4, size=8, classes=4), samples=2)
     state, batch = method.state(0), STREAM.stream(1, 0)(0)
     network = method.net.build(stream(0, "init")).train()

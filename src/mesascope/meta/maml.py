@@ -287,13 +287,13 @@ class Drawn(MAML):
 
     def sparsity_by_parameter(self, model: nn.Module) -> dict[str, float]:
         """Share of each parameter's entries that inner steps do not change, for one fixed draw."""
-        with drawing_from(0, "gradient sparsity", 0, next(self.parameters()).device):
+        with drawing_from(0, "gradient sparsity", 0, next(model.parameters()).device):
             return super().sparsity_by_parameter(model)
 
     def _factors_of_tasks(self, model: nn.Module, tasks: int) -> Mapping[str, Tensor | float]:
         drawn = [self.factors(model) for _ in range(tasks)]
         each = {name: [torch.as_tensor(one[name]) for one in drawn] for name in drawn[0]}
-        return {name: torch.stack(own) if own[0].ndim else own[0] for name, own in each.items()}
+        return {name: torch.stack(each[name]) if isinstance(one, Tensor) else one for name, one in drawn[0].items()}
 
 
 class SparseMAMLPlus(Drawn):

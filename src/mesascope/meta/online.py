@@ -162,7 +162,7 @@ class BayesianDescentState:
             scores = copies(phi, batch.x.expand(draws, *batch.x.shape))
         # The loss is a mean over draws, so a draw's gradient is its share of E[g].
         loss = cross_entropy(scores.flatten(0, 1), batch.y.repeat(draws, 1))
-        shares = torch.autograd.grad(loss, list(phi.values()))
+        shares = torch.autograd.grad(loss, list(phi.values()), materialize_grads=True)
         with torch.no_grad():
             for (name, mean), share in zip(self.means.items(), shares, strict=True):
                 spread = self.spreads[name]

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from mesascope.errors import RunDirectoryError
 from mesascope.evidence.tables import Table
 from mesascope.modes import guarded
 from mesascope.shapes import Tensor
@@ -36,7 +37,7 @@ def estimate(study: Study, preset: str, settings: Any = None, device: str = "cpu
     with tempfile.TemporaryDirectory() as folder:
         run = new_run(study, preset, settings, device=device, out=Path(folder) / "run")
         lab = _Brief(run, run.settings.seeds)
-        with contextlib.suppress(MissingError):
+        with contextlib.suppress(MissingError, RunDirectoryError):
             study.measure(lab, run.settings)
         return Table(lab.found)
 
@@ -63,9 +64,10 @@ class _Brief(Lab):
             trained = super(_Brief, self).train(f"{name} ({steps} steps)", network, family, brief, **options)
             return time.monotonic() - since, trained
 
-        first, _ = timed(1)
-        count = min(max(int(_SECONDS / first), _STEPS[0]), _STEPS[1])
-        took, trained = timed(1 + count)
+        timed(1)  # loads data and starts the device
+        first, _ = timed(2)
+        count = min(max(int(_SECONDS / max(first, 1e-3)), _STEPS[0]), _STEPS[1])
+        took, trained = timed(2 + count)
         each = max(took - first, 0.0) / count
         hours = each * training.steps / 3600
         row = {"training": name, "steps": training.steps, "hours": hours, "memory (GB)": self._gigabytes()}

@@ -20,3 +20,9 @@ class Missing:
 
     def __getattr__(self, name: str) -> NoReturn:
         raise MissingError
+
+    def _used(self, *arguments: object) -> NoReturn:
+        raise MissingError
+
+    __getitem__ = __iter__ = __len__ = __call__ = __float__ = __bool__ = __contains__ = _used
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __array__ = _used

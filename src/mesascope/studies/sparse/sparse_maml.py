@@ -12,6 +12,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from mesascope import study
+from mesascope.errors import refuse
 from mesascope.studies.sparse import few_shot
 from mesascope.studies.sparse.few_shot import METHODS, OTHERS, FewShot, points_above
 from mesascope.study import (
@@ -52,12 +53,19 @@ class Sparse(FewShot):
     many_closed: Share = 0.9  # The same in another training.
     more_shots: Count = 5  # Images of each class in one more training of masks.
 
+    def __post_init__(self) -> None:
+        if "sparse-maml" not in self.methods:
+            refuse("methods", "name sparse-maml, whose masks the study looks at", self.methods, "add it")
+        if self.more_shots <= self.shots:
+            refuse("more_shots", f"be more than shots, {self.shots}", self.more_shots, "raise it")
+
 
 def measure(lab: study.Lab, settings: Sparse) -> None:
     groups = {name: few_shot.meta_trained(lab, name, settings, name) for name in settings.methods}
     for name, closed in (("few-closed", settings.few_closed), ("many-closed", settings.many_closed)):
         groups[name] = few_shot.meta_trained(lab, name, settings, "sparse-maml", closed=closed)
-    few_shot.meta_trained(lab, "more-shots", replace(settings, shots=settings.more_shots), "sparse-maml")
+    more = replace(settings, shots=settings.more_shots, more_shots=settings.more_shots + 1)
+    few_shot.meta_trained(lab, "more-shots", more, "sparse-maml")
     drawn = lab.draw(settings.family("test"), settings.tasks, "eval")
     lab.stage("accuracy", few_shot.accuracies, groups, drawn)
     lab.stage("controls", few_shot.controls, settings, next(iter(groups.values())), drawn)
@@ -100,9 +108,9 @@ STUDY = Study(
     source=f"{few_shot.THESIS}, sections 4.3.1 and 4.3.3",
     presets={
         "quick": Sparse(**few_shot.QUICK), "paper": Sparse(),
-        "mini-imagenet": Sparse(**few_shot.MINI_IMAGENET),
+        "mini-imagenet": Sparse(**few_shot.MINI_IMAGENET, more_shots=15),
         "mini-imagenet-resnet12": Sparse(
-            **few_shot.RESNET12, methods=("maml", "anil", "boil", "sparse-maml", "sparse-relu-maml")
+            **few_shot.RESNET12, more_shots=15, methods=("maml", "anil", "boil", "sparse-maml", "sparse-relu-maml")
         ),
     },
     measure=measure, trainings=lambda settings: len(settings.methods) + 3, premises=("learns",), quantifier="median",
