@@ -209,13 +209,13 @@ def test_mt_net_steps_on_the_drawn_rows_of_a_factor_of_the_weights():
     drawn = {name: (factor / 0.3 != 0).double() for name, factor in method.factors(model).items()}
     factors, torn = {}, {}
     for name, one in model.named_parameters():
-        metric = numbers[f"{name.partition('.')[0]}|metric"].detach()
+        metric = numbers[f"{name.partition('.')[0]}/weight|metric"].detach()
         torn[name] = torch.linalg.solve(metric, one.detach().reshape(len(one), -1)).reshape(one.shape).requires_grad_()
         factors[name] = (metric @ torn[name].reshape(len(one), -1)).reshape(one.shape)
     w, b, v, c = factors.values()
     loss = (torch.tanh(context.x @ w.T + b) @ v.T + c - context.y).square().mean()
     for (name, one), step in zip(torn.items(), torch.autograd.grad(loss, list(torn.values())), strict=True):
-        metric = numbers[f"{name.partition('.')[0]}|metric"].detach()
+        metric = numbers[f"{name.partition('.')[0]}/weight|metric"].detach()
         factors[name] = (metric @ (one - 0.3 * drawn[name] * step).reshape(len(one), -1)).reshape(one.shape)
     torch.manual_seed(3)
     adapted = method.adapt(model, context)
@@ -223,7 +223,7 @@ def test_mt_net_steps_on_the_drawn_rows_of_a_factor_of_the_weights():
     for name, one in factors.items():
         torch.testing.assert_close(adapted[name], one)
     metric, odds = (
-        gradients(method.outer_loss(model, episode(9)), [numbers[f"0|{key}"]])[0] for key in ("metric", "odds")
+        gradients(method.outer_loss(model, episode(9)), [numbers[f"0/weight|{key}"]])[0] for key in ("metric", "odds")
     )
     assert metric.abs().min() > 0
     assert odds.abs().min() > 0

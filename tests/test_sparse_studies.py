@@ -61,13 +61,12 @@ THESIS = [(name, preset) for name in FEW_SHOT for preset in STUDIES[name].preset
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "preset"), THESIS)
 def test_presets_of_the_thesis_train_on_images_of_its_size(name, preset, mini_imagenet, tmp_path):
-    own = {"sparse-maml-plasticity": {"lengths": (5,), "rates": (0.1,)}, "sparse-maml": {"more_shots": 2}}
-    few = own.get(name, {})
+    few = {"sparse-maml-plasticity": {"lengths": (5,), "rates": (0.1,)}}.get(name, {})
     trained_by(name, preset, tmp_path, **few)
 
 
 def test_all_methods_of_the_thesis_take_a_step_on_images_of_its_size(mini_imagenet, tmp_path):
-    trained_by("sparse-maml", "mini-imagenet", tmp_path, inner_steps=1, more_shots=2)
+    trained_by("sparse-maml", "mini-imagenet", tmp_path, inner_steps=1)
 
 
 def trained_by(name, preset, folder, **changes):

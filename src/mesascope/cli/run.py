@@ -61,11 +61,10 @@ class RunStudy:
         study, settings = registered("study")[self.study], self.settings
         require_count("workers", self.workers)
         if self.estimate:
-            from mesascope.runs.provenance import available_device
             from mesascope.studies import estimate
 
-            print(estimate(study, self.preset, settings, available_device(self.device)))
-            print("left out: evaluations, measurements, and networks that learn from streams")
+            print(estimate(study, self.preset, settings, self.device))
+            print("left out: evaluations, measurements, trainings that depend on them, and networks that learn from streams")
             return
         slow = threading.Timer(_SILENT, tell, ["loading torch and the study"])
         slow.daemon = True

@@ -181,9 +181,11 @@ class MAML(nn.Module):
 
     def sparsity_by_parameter(self, model: nn.Module) -> dict[str, float]:
         """Share of each parameter's entries that inner steps do not change."""
-        factors = self.factors(model)
-        applied = {name: torch.as_tensor(factors.get(name, 0.0)) for name, _ in model.named_parameters()}
-        return {name: float((one == 0).float().mean()) for name, one in applied.items()}
+        ones = {name: torch.ones_like(one) for name, one in self.adapted(model).items()}
+        with torch.no_grad():
+            change = self.changes(self.factors(model), ones)
+        still = {name: float((one == 0).float().mean()) for name, one in change.items()}
+        return {name: still.get(name, 1.0) for name, _ in model.named_parameters()}
 
     def _steps(self, model: nn.Module, copies: Copies, context: Context, start: Parameters | None = None) -> Parameters:
         """Parameters after the inner steps, ``(tasks, ...)`` each."""

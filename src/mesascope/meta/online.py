@@ -14,6 +14,7 @@ from torch.nn.functional import cross_entropy
 from mesascope.errors import refuse, require_instance
 from mesascope.meta.copies import copies_of
 from mesascope.meta.learner import MetaLearner, MetaLearnerConfig, require_config
+from mesascope.modes import guarded
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 from mesascope.streams import stream
@@ -127,6 +128,7 @@ class BayesianDescentState:
         self.means = {name: one for name, one in network.named_parameters() if one.requires_grad}
         self.spreads = {name: torch.full_like(one, settings.spread) for name, one in self.means.items()}
 
+    @guarded
     def update(self, batch: Context) -> Metrics:
         """Evaluate the mean weights on a batch, then learn from it; return the earlier ``accuracy`` and ``loss``."""
         with drawing_from(self.seed, "online", self.step, batch.x.device):

@@ -72,39 +72,40 @@ class MTNet(_Learned, Drawn):
 
     def _start(self, name: str, parameter: Tensor) -> None:
         if parameter.ndim > 1:
-            own = key_of(name.rpartition(".")[0])
-            self.numbers[f"{own}|metric"] = nn.Parameter(torch.eye(len(parameter)).to(parameter))
-            self.numbers[f"{own}|odds"] = nn.Parameter(torch.zeros(len(parameter)).to(parameter))
+            rows = torch.zeros(len(parameter)).to(parameter)
+            self.numbers[f"{key_of(name)}|metric"] = nn.Parameter(torch.diag(rows + 1))
+            self.numbers[f"{key_of(name)}|odds"] = nn.Parameter(rows)
 
     def factors(self, model: nn.Module) -> dict[str, Tensor | float]:
         """Learning rate times the mask of each row, from one draw."""
         found = super().factors(model)
         masks: dict[str, Tensor] = {}
         for name, shape in self.shapes.items():
-            own = key_of(name.rpartition(".")[0])
-            if (odds := self._of_layer(own, "odds", shape)) is not None:
-                if own not in masks:
+            if (weight := self._weight_of(name)) is not None:
+                if weight not in masks:
+                    odds = self.numbers[f"{key_of(weight)}|odds"]
                     soft = torch.sigmoid(odds + torch.logit(torch.rand_like(odds), 1e-6))
-                    masks[own] = (soft >= 0.5).to(soft) + soft - soft.detach()
-                found[name] = self.inner_lr * masks[own].reshape(-1, *[1] * (len(shape) - 1))
+                    masks[weight] = (soft >= 0.5).to(soft) + soft - soft.detach()
+                found[name] = self.inner_lr * masks[weight].reshape(-1, *[1] * (len(shape) - 1))
         return found
 
     def changes(self, factors: Mapping[str, Tensor | float], gradients: Parameters) -> Parameters:
-        found = {}
+        found = dict(super().changes(factors, gradients))
         for name, one in gradients.items():
-            metric = self._of_layer(key_of(name.rpartition(".")[0]), "metric", self.shapes[name])
-            if metric is None:
-                found[name] = factors[name] * one
-            else:
+            if (weight := self._weight_of(name)) is not None:
+                metric = self.numbers[f"{key_of(weight)}|metric"]
                 rows = (-1, len(metric), math.prod(self.shapes[name][1:]))
                 turned = (metric.T @ one.reshape(rows)).reshape(one.shape)
                 found[name] = (metric @ (factors[name] * turned).reshape(rows)).reshape(one.shape)
         return found
 
-    def _of_layer(self, own: str, which: str, shape: torch.Size) -> Tensor | None:
-        """The metric or odds of a layer's outputs; None for a parameter without a row for each."""
-        found = self.numbers.get(f"{own}|{which}")
-        return found if found is not None and shape[:1] == found.shape[:1] else None
+    def _weight_of(self, name: str) -> str | None:
+        """The parameter itself, or for a bias the weight beside it; None if neither has a row for each output."""
+        shape, weight = self.shapes[name], ".".join(filter(None, (name.rpartition(".")[0], "weight")))
+        if len(shape) > 1:
+            return name
+        beside = self.shapes.get(weight, ())
+        return weight if len(beside) > 1 and beside[:1] == shape else None
 
 
 class Shrinkage(_Learned):
@@ -133,5 +134,5 @@ class Shrinkage(_Learned):
 
 
 def _layer(name: str) -> str:
-    """Key of the layer of a parameter."""
-    return key_of(name.rpartition(".")[0] or name)
+    """Key of the module that a parameter belongs to."""
+    return key_of(name.rpartition(".")[0] or ".")

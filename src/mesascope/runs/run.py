@@ -23,6 +23,7 @@ from mesascope.loading import from_file
 from mesascope.records import from_record, registered
 from mesascope.runs.files import as_path, checksum, damaged, read_bytes, read_json, read_lines, write_json
 from mesascope.runs.locks import LOCKS, locked
+from mesascope.runs.provenance import machine
 from mesascope.runs.results import Results, record_hash
 from mesascope.runs.schemas import FILES, KINDS, SCHEMA, problem
 
@@ -170,10 +171,10 @@ class Run:
             write_json(self.path / "config.json", self.config)
             self._find_results()  # the code hash includes the study's file
 
-    def move_device(self, device: str, machine: str) -> None:
-        """Store the device where an unfinished run goes on, and that where it began."""
+    def move_device(self, device: str) -> None:
+        """Store the device where an unfinished run goes on, and that where it began. The caller holds the lock."""
         began = f"{self.config['device']} ({self.config.get('machine', 'unknown')})"
-        self.config = {"begun_on": began, **self.config, "device": device, "machine": machine}
+        self.config = {"begun_on": began, **self.config, "device": device, "machine": machine(device)}
         self.config["hash"] = _hash(self.config)
         write_json(self.path / "config.json", self.config)
 

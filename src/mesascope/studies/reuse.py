@@ -36,12 +36,12 @@ def take_over(run: Run, name: str, checkpoints: TrainingCheckpoints, finished: F
         finished: numbers to log of each network, of what the checkpoint of a finished training holds.
     """
     part = run.path / PARTS / name
-    if run.is_finished or not (part.is_dir() or "reuse" in run.config):
+    begun = TrainingCheckpoints(part / "checkpoints" / name, {}).steps()
+    if run.is_finished or not (begun or "reuse" in run.config):
         return False
-    place = (part if part.is_dir() else run.path / run.config["reuse"]).resolve()
+    place = (part if begun else run.path / run.config["reuse"]).resolve()
     with contextlib.suppress(ValueError):
         place = place.relative_to(Path.cwd())
-    begun = TrainingCheckpoints(part / "checkpoints" / name, {}).steps()
     done = begun[-1] if begun else training.steps
     try:
         other = open_run(place)
@@ -59,7 +59,7 @@ def take_over(run: Run, name: str, checkpoints: TrainingCheckpoints, finished: F
     run.append_metrics({**row, "training": name} for row in rows)
     for step in there.steps():
         checkpoints.copy(there, step)
-    if part.is_dir():
+    if begun:
         run.add_time(f"train {name}", other.times.get(f"train {name}", 0.0))
     return True
 

@@ -25,7 +25,7 @@ from mesascope.records import to_record
 from mesascope.reports import draw_figures, write_report
 from mesascope.runs import Run, open_run
 from mesascope.runs.files import as_path
-from mesascope.runs.provenance import available_device, machine, made_with, tell_of_other_packages
+from mesascope.runs.provenance import available_device, made_with, tell_of_other_packages
 from mesascope.study import Study
 
 
@@ -88,7 +88,7 @@ def resume_run(path: str | Path, study: Study | None = None, device: str | None 
         study: the run's own, where its file is elsewhere than when it began.
         device: where an unfinished run goes on; that where it began if None.
     """
-    run = Run.open(path)
+    run, asked = Run.open(path), study
     if study is None or run.config["kind"] != "study" or study.name != run.config["study"]:
         study = run.study
     assert isinstance(study, Study)
@@ -96,8 +96,9 @@ def resume_run(path: str | Path, study: Study | None = None, device: str | None 
     _require_preset(study, run)
     device = available_device(device or run.config["device"])
     run.check()
-    if not run.is_complete and device != run.config["device"]:
-        run.move_device(device, machine(device))
+    if device != run.config["device"] and asked in (None, study) and not run.is_complete:
+        with run.lock():
+            run.move_device(device)
     tell_of_other_packages(path, run.config)
     return study, settings, run
 

@@ -222,7 +222,9 @@ def _made_otherwise(then: _Record, now: _Record) -> list[str]:
     """Differences in device, machine, processor and versions of packages."""
     found = differences(then, {key: now[key] for key in ("device", "machine", "processor", "versions") if key in now})
     named = ((name.removeprefix("versions."), *values) for name, *values in found)
-    return [f"{name} {old or 'not recorded'}, now {new}" for name, old, new in named if new and name != "mesascope"]
+    began = [f"the run began on {then['begun_on']}"] if "begun_on" in then else []
+    changed = [f"{name} {old or 'not recorded'}, now {new}" for name, old, new in named if new and name != "mesascope"]
+    return began + changed
 
 
 def _repeated(study: Study, run: Run, records: Verdicts, device: str | None) -> tuple[list[dict[str, str]], str]:

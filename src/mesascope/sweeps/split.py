@@ -77,7 +77,7 @@ def train_part(record: Mapping[str, Any]) -> None:
     run = Run.open(folder) if (folder / "config.json").exists() else Run.create(folder, "study", config)
     with run.lock(), exact_products(), exact_convolutions():
         if run.config["device"] != whole.config["device"]:  # the run was resumed on another device
-            run.move_device(whole.config["device"], whole.config.get("machine", "unknown"))
+            run.move_device(whole.config["device"])
         lab = _PartLab(run, settings, whole, record["name"])
         with contextlib.suppress(_TrainedError):
             study.measure(lab, settings)
