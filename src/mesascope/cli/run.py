@@ -64,7 +64,7 @@ class RunStudy:
             from mesascope.studies import estimate
 
             print(estimate(study, self.preset, settings, self.device))
-            print("left out: evaluations, measurements, trainings that depend on them, and networks that learn from streams")
+            print("left out: evaluations, measurements, what trains after one, and networks that learn from streams")
             return
         slow = threading.Timer(_SILENT, tell, ["loading torch and the study"])
         slow.daemon = True
