@@ -202,7 +202,7 @@ def test_ctrl_c_lets_running_points_reach_a_checkpoint(functions, tmp_path):
         assert process.poll() is None
         time.sleep(0.05)
     os.killpg(process.pid, signal.SIGINT)
-    _, err = process.communicate(timeout=120)
+    _, err = process.communicate(timeout=30)
     assert process.returncode == 130
     assert "running points stop at their next checkpoint" in err
     assert err.endswith("the command was interrupted: continue by mesascope sweep --resume c.\n")
