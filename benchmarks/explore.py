@@ -19,7 +19,7 @@ from pathlib import Path
 from playwright.sync_api import Page, sync_playwright
 
 OUT = Path(__file__).parent / "results" / "explore.json"
-REPEATED, STARTS = 7, 5
+REPEATED, STARTS = 7, 20
 MOVES = {
     "input scale": ("scale", 1.0, 2.0), "noise": ("noise", 0.1, 0.4), "pairs": ("pairs", 8, 20),
     "depth": ("depth", 1, 3), "step size": ("eta", 1.0, 3.0), "own parameter": ("free", 0.2, 0.8),

@@ -59,6 +59,7 @@ class Explore:
             return partial(fill, found=found, folders=folders), partial(complete, found=found, folders=folders)
 
         server, address = serve(load()[0] if own else Sessions(load), self.host, self.port)
+        gc.freeze()  # otherwise the first collection visits them all while the page waits
         gc.enable()
         print(f"mesascope explore: {address} (Ctrl-C stops it)", flush=True)
         run(server, address, opens=self.open)

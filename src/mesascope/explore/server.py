@@ -15,6 +15,7 @@ from bokeh.application.handlers import FunctionHandler
 from bokeh.document import Document
 from bokeh.events import DocumentReady
 from bokeh.server.server import Server
+from bokeh.settings import settings
 
 from mesascope.errors import ArgumentError
 from mesascope.explore.first import First
@@ -102,6 +103,7 @@ def serve(fill: Fill, host: str = LOOPBACK, port: int = 0) -> tuple[Server, str]
     for name in ("tornado.access", "bokeh.server.views.ws"):  # the latter advises flags of another command
         logging.getLogger(name).setLevel(logging.CRITICAL)
     _require_free(host, port)
+    settings.perform_document_validation = False  # a third of the time until the page draws
     application = Application(FunctionHandler(partial(_guarded, fill)))
     server = Server({"/": application}, address=host, port=port, unused_session_lifetime_milliseconds=30_000)
     names = {LOOPBACK, "localhost"} if host in (LOOPBACK, "localhost") else {host}
