@@ -283,7 +283,7 @@ STUDY = study.Study(
     presets={
         "quick": OneStep(plan(1500, 2e-3, decay_from=0.5), init_scale=2e-5, sweep_tasks=4000),
         "paper": OneStep(
-            plan(5000, 1e-3, decay_from=0.5, clip=0.001), init_scale=2e-5, sweep_tasks=20_000,
+            plan(5000, 1e-3, decay_from=0.5, clip=0.001), init_scale=2e-5, seeds=8, sweep_tasks=20_000,
             sizes=plan(2500, 1e-3, decay_from=0.5, clip=0.001),
         ),
     },
