@@ -396,6 +396,21 @@ def test_the_study_trains_on_training_text_and_judges_on_validation_text(corpus)
     assert first.kwargs["watch"](model) == {"loss": pytest.approx(losses.mean().item())}
 
 
+@pytest.mark.slow
+def test_networks_of_the_paper_preset_train_at_their_width_in_parts_and_in_half_precision(corpus, members):
+    paper = language_mesa.STUDY.presets["paper"]
+    plan = dataclasses.replace(paper.training, steps=3, batch=4, warmup_steps=0)
+    config = dataclasses.replace(paper, context=32).network("softmax, mesa*3", 257, mlp=4, forget=True)
+    windows = TextWindows(str(corpus.folder), 33)
+    trained = train(
+        config.build, windows, plan, [0, 1], loss=next_token_loss, accumulate=2, autocast=torch.bfloat16,
+    )  # fmt: skip
+    assert sum(weight.numel() for weight in trained.member(0).parameters()) > 28e6
+    losses = trained.log.tensors()["history/loss"] if trained.log else torch.tensor([])
+    assert losses.isfinite().all()
+    assert trained.diverged == (0, 0)
+
+
 def test_the_score_of_the_study_is_the_loss_late_less_that_early():
     losses = {("early", "mesa"): [torch.full((4,), 3.0).numpy()], ("late", "mesa"): [torch.full((4,), 1.0).numpy()]}
     assert language_mesa.score("two", "mesa")({"two": Estimates.of(losses)}).tolist() == [-2.0]

@@ -282,7 +282,9 @@ def test_causal_layers_keep_the_contract_alone_and_as_an_ensemble(attention, ext
 
 @pytest.mark.parametrize("attention", ATTENTIONS)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("extra", [{}, {"convolution": 3, "forget": True, "beta": True, "output_norm": True}])
+@pytest.mark.parametrize(
+    "extra", [{}, {"key_shift": True}, {"convolution": 3, "forget": True, "beta": True, "output_norm": True}]
+)
 def test_causal_layers_take_half_precision_and_autocast(attention, extra, dtype):
     layer = registered("attention")[attention](AttentionConfig(8, 4, **extra), stream(0, "init"))
     tokens = torch.randn(2, 300, 8, generator=stream(0, "tokens"))

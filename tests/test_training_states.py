@@ -355,10 +355,30 @@ def test_accumulating_over_parts_of_a_batch_equals_the_whole_batch(optimizer):
     assert in_parts == pytest.approx(once, rel=1e-9)
 
 
-def test_batches_that_cannot_be_run_in_equal_parts_are_refused():
-    state = ModuleState(Net(0), loss, BASE, accumulate=3)
+@EACH_OPTIMIZER
+def test_ensembles_accumulate_over_parts_of_their_batches_as_modules_do(optimizer):
+    how = plan(clip=0.2, **optimizer)
+
+    def draw(step):
+        return {name: tensor.double() for name, tensor in members_at(step).items()}
+
+    def state(**options):
+        return EnsembleState([Net(seed).double() for seed in range(3)], loss, how, **options)
+
+    whole, in_parts = fit(state(), draw, how), fit(state(accumulate=4), draw, how)
+    for index in range(3):
+        assert_same(in_parts.member(index), whole.member(index), rtol=1e-9, atol=1e-10)
+    once, parts = (state(accumulate=count).update(draw(0)) for count in (1, 4))
+    for name in ("loss", "gradient_norm"):
+        torch.testing.assert_close(parts[name], once[name], rtol=1e-9, atol=0)
+
+
+@pytest.mark.parametrize("state", [ModuleState(Net(0), loss, BASE, accumulate=3),
+                                   EnsembleState([Net(0)], loss, BASE, accumulate=3)])  # fmt: skip
+def test_batches_that_cannot_be_run_in_equal_parts_are_refused(state):
+    batch = batch_at(0) if isinstance(state, ModuleState) else batch_at(0, (1,))
     with pytest.raises(ArgumentError, match="accumulate must divide the size of the batch, but is 3 for 8 tasks"):
-        state.update(batch_at(0))
+        state.update(batch)
     with pytest.raises(ArgumentError, match="must be made of tensors to be run in parts, but holds a str"):
         state.update("abc")
 
@@ -406,6 +426,26 @@ def test_autocast_runs_the_forward_pass_in_its_dtype_and_keeps_weights():
     assert not torch.equal(trained.first.weight, plain.first.weight)
     with pytest.raises(ArgumentError, match=r"autocast must be torch\.float16, torch\.bfloat16 or None"):
         ModuleState(Net(0), loss, BASE, autocast=torch.float64)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_autocast_of_an_ensemble_is_that_of_its_members_alone(count):
+    def draw(step):
+        return batch_at(step, (count,))
+
+    def alone(step):
+        return {name: tensor[0] for name, tensor in draw(step).items()}
+
+    members = [Net(seed) for seed in range(count)]
+    trained = fit(EnsembleState(members, loss, BASE, autocast=torch.bfloat16), draw, BASE).member(0)
+    assert_same(
+        trained, fit(ModuleState(Net(0), loss, BASE, autocast=torch.bfloat16), alone, BASE), rtol=0.1, atol=0.03
+    )
+    plain = fit(ModuleState(Net(0), loss, BASE), alone, BASE)
+    assert trained.first.weight.dtype == torch.float32
+    assert not torch.equal(trained.first.weight, plain.first.weight)
+    with pytest.raises(ArgumentError, match=r"autocast must be torch\.bfloat16 or None for an ensemble"):
+        EnsembleState(members, loss, BASE, autocast=torch.float16)
 
 
 def test_small_gradients_survive_float16():

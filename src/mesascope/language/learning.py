@@ -37,7 +37,7 @@ from mesascope.validate import Count, Whole, frozen
 # Name of the run's only training, and of the folder of the trained model.
 MODEL = "model"
 _SCALED = 8  # number of windows on which layer scales are measured
-_AUTOCAST = {"none": None, "bfloat16": torch.bfloat16}
+AUTOCAST = {"none": None, "bfloat16": torch.bfloat16}
 
 
 @frozen
@@ -172,7 +172,7 @@ def train_language_model(run: Run) -> LanguageModel:
     record |= {"seeds": [seed], "tokens": tokens}
     state = ModuleState(
         _shared(network.build(stream(seed, "init")).to(device), settings.shard), next_token_loss, plan,
-        accumulate=settings.accumulate, autocast=_AUTOCAST[settings.autocast], seed=seed,
+        accumulate=settings.accumulate, autocast=AUTOCAST[settings.autocast], seed=seed,
     )  # fmt: skip
     shown = held.spread(settings.validation_windows).to(device)
 

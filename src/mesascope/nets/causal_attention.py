@@ -211,7 +211,7 @@ class CausalAttention(CausalNet, ABC):
             q, k = dpfp(q, self.config.dpfp), dpfp(k, self.config.dpfp)
         if self.normalise:
             q, k = _normalised(q), _normalised(k)
-        return q, k, v.to(q.dtype), recent  # under autocast dtypes may differ
+        return q, k.to(q.dtype), v.to(q.dtype), recent  # under autocast dtypes may differ
 
     def _shifted(self, made: list[Tensor], recent: Tensor | None) -> tuple[list[Tensor], Tensor | None]:
         """Queries, keys of the previous tokens, and values; and the last key."""

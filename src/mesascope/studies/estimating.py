@@ -7,7 +7,7 @@ import dataclasses
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +17,11 @@ from mesascope.errors import RunDirectoryError
 from mesascope.evidence.tables import Table
 from mesascope.modes import guarded
 from mesascope.ops.products import exact_convolutions, exact_products
-from mesascope.shapes import Tensor
 from mesascope.studies.lab import Lab
 from mesascope.studies.missing import Missing, MissingError
 from mesascope.studies.running import new_run
 from mesascope.study import Study
-from mesascope.training import ParameterGroup, Training, half_mse
+from mesascope.training import Training
 
 # Least and most steps whose time is measured, after one that is not, and seconds that they should take.
 _STEPS, _SECONDS = (2, 50), 2.0
@@ -51,17 +50,14 @@ class _Brief(Lab):
         self.found: list[dict[str, Any]] = []
 
     def train(
-        self, name: str, network: Any, family: Any, training: Training, *, seeds: Sequence[int] | None = None,
-        loss: Callable[[Any, Any], Tensor] = half_mse, parameter_groups: Sequence[ParameterGroup] = (),
-        watch: Any = None, start: tuple[str, Sequence[Any]] | None = None,
-    ) -> list[Any]:  # fmt: skip
+        self, name: str, network: Any, family: Any, training: Training, *, watch: Any = None, **options: Any
+    ) -> list[Any]:
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.device)
 
         def timed(steps: int) -> tuple[float, list[Any]]:
             brief = dataclasses.replace(training, steps=steps, evaluate_every=steps, warmup_steps=0, keep=())
             since = time.monotonic()
-            options = {"seeds": seeds, "loss": loss, "parameter_groups": parameter_groups, "start": start}
             trained = super(_Brief, self).train(f"{name} ({steps} steps)", network, family, brief, **options)
             return time.monotonic() - since, trained
 

@@ -65,6 +65,8 @@ class Lab:
         seeds: Sequence[int] | None = None,
         loss: Callable[[Any, Any], Tensor] = half_mse,
         parameter_groups: Sequence[ParameterGroup] = (),
+        accumulate: int = 1,
+        autocast: torch.dtype | None = None,
         watch: Watch | Sequence[Watch] | None = None,
         start: tuple[str, Sequence[Any]] | None = None,
     ) -> list[Any]:
@@ -77,7 +79,7 @@ class Lab:
             name: of the training, in metrics and checkpoints.
             network: the registered config of the networks.
             loss: see `mesascope.train`; its name is part of the identity.
-            parameter_groups: see `mesascope.train`; part of the identity where there are any.
+            parameter_groups, accumulate, autocast: see `mesascope.train`; part of the identity where they are given.
             start: what networks start from in place of ``network.build``, in words and one a seed.
             watch: numbers to log of each network while training, or one such function a seed; stage ``name`` holds
                 them by seed and step.
@@ -88,6 +90,8 @@ class Lab:
             identity["loss"] = loss.__name__
         if parameter_groups:
             identity["parameter_groups"] = [dataclasses.asdict(group) for group in parameter_groups]
+        if accumulate > 1 or autocast is not None:
+            identity["in_parts"] = [accumulate, str(autocast)]
         build = network.build
         if start is not None:
             identity["start"], build = start[0], _one_after_another(start[1])
@@ -98,8 +102,9 @@ class Lab:
             trained = self.resumed(
                 name, record, training, watches,
                 lambda log, checkpoints, bar: train(
-                    build, family, training, seeds, loss=loss, parameter_groups=parameter_groups, device=self.device,
-                    evaluate=log, checkpoints=checkpoints, observe=bar,
+                    build, family, training, seeds, loss=loss, parameter_groups=parameter_groups,
+                    accumulate=accumulate, autocast=autocast, device=self.device, evaluate=log,
+                    checkpoints=checkpoints, observe=bar,
                 ),
             )  # fmt: skip
             self._trained[key] = name, trained

@@ -10,7 +10,7 @@ from typing import Any, Generic
 
 import torch
 
-from mesascope.errors import ArgumentError, require_instance
+from mesascope.errors import ArgumentError, refuse, require_count, require_instance
 from mesascope.modes import guarded
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks.calling import label
@@ -19,7 +19,7 @@ from mesascope.training.finite import check_data
 from mesascope.training.loop import Metrics
 from mesascope.training.optimizers import member_norms
 from mesascope.training.plan import ParameterGroup, Training
-from mesascope.training.state import OptimizedState
+from mesascope.training.state import OptimizedState, part_of
 
 
 class EnsembleState(OptimizedState, Generic[Module]):
@@ -36,6 +36,8 @@ class EnsembleState(OptimizedState, Generic[Module]):
             that do not require gradients do not change.
         loss: function that returns the loss of each member on a batch, for example `half_mse`.
         plan, parameter_groups, seed: see `ModuleState`.
+        accumulate: number of equal parts into which each member's batch is split to save memory.
+        autocast: torch.bfloat16 for the forward pass, or None; weights keep their dtype.
         history: records the metrics of each step, and is part of the checkpoint.
 
     Raises:
@@ -52,10 +54,15 @@ class EnsembleState(OptimizedState, Generic[Module]):
         *,
         parameter_groups: Sequence[ParameterGroup] = (),
         seed: int = 0,
+        accumulate: int = 1,
+        autocast: torch.dtype | None = None,
         history: History | None = None,
     ) -> None:
         self.ensemble = members if isinstance(members, Ensemble) else Ensemble(members)
         _refuse_equal_members(self.ensemble)
+        self.accumulate, self.autocast = require_count("accumulate", accumulate), autocast
+        if autocast not in (None, torch.bfloat16):  # float16 would need a scale of the loss for each member
+            refuse("autocast", "be torch.bfloat16 or None for an ensemble", autocast, "choose one of them")
         super().__init__(self.ensemble.module, self.ensemble.weights, loss, plan, parameter_groups, seed)
         self.history = history
         if history is not None:
@@ -70,11 +77,9 @@ class EnsembleState(OptimizedState, Generic[Module]):
     def update(self, batch: Any) -> Metrics:
         """Take one optimiser step; return the ``loss`` and ``gradient_norm`` (before clipping) of each member."""
         buffers = {name: buffer.clone() for name, buffer in self.ensemble.buffers.items()}
+        before = [weight.grad for weight in self.ensemble.original.parameters()]
         with self._differentiating():
-            losses = self.loss(self.ensemble, batch)
-            self._check(losses)
-            before = [weight.grad for weight in self.ensemble.original.parameters()]
-            losses.sum().backward()
+            losses = self._backward(batch)
         self._check_copies(before)
         gradients = self._gradients()
         if not gradients:
@@ -83,7 +88,7 @@ class EnsembleState(OptimizedState, Generic[Module]):
                 "returns."
             )
         norms = member_norms(gradients)
-        shown = torch.stack([losses.detach(), norms]).cpu()  # one transfer from the device
+        shown = torch.stack([losses, norms]).cpu()  # one transfer from the device
         if not math.isfinite(shown.sum()):
             check_data(self.step + 1, batch, True)
             self._note_divergence(torch.isfinite(shown).all(0), buffers)
@@ -95,6 +100,22 @@ class EnsembleState(OptimizedState, Generic[Module]):
         if self.history is not None:
             self.history(self.step, metrics)
         return metrics
+
+    def _backward(self, batch: Any) -> Float[Tensor, " members"]:
+        """Differentiate the members' mean losses over the parts of ``batch``, and return the losses."""
+        total = torch.zeros(len(self.ensemble), device=self._device)
+        for index in range(self.accumulate):
+            with torch.autocast(self._device.type, dtype=self.autocast, enabled=self.autocast is not None):
+                losses = self.loss(self.ensemble, part_of(batch, index, self.accumulate, axis=1))
+            self._check(losses)
+            losses = losses / self.accumulate
+            losses.sum().backward()
+            total = total + losses.detach()
+        return total
+
+    def evaluate(self, batch: Any) -> dict[str, Float[Tensor, " members"]]:
+        """Loss and accuracy of the current result; empty if batches run in parts or with autocast."""
+        return super().evaluate(batch) if self.accumulate == 1 and self.autocast is None else {}
 
     def result(self) -> Ensemble[Module]:
         """The ensemble in eval() mode, with averaged weights if ``plan.average`` is set."""

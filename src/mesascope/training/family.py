@@ -79,6 +79,8 @@ def train(
     *,
     loss: Callable[[Ensemble, Any], Tensor] = half_mse,
     parameter_groups: Sequence[ParameterGroup] = (),
+    accumulate: int = 1,
+    autocast: torch.dtype | None = None,
     device: torch.device | str = "cpu",
     evaluate: Callable[[int, Ensemble], None] | None = None,
     checkpoints: Checkpoints | None = None,
@@ -100,6 +102,8 @@ def train(
         loss: function from an ensemble and a batch of tasks to the loss of each member, such as `half_mse` or
             `pair_half_mse`.
         parameter_groups: parameters with their own learning rate; see `EnsembleState`.
+        accumulate: number of equal parts of each batch that run one after the other, to save memory.
+        autocast: torch.bfloat16 for the forward pass; see `EnsembleState`.
         evaluate, checkpoints, observe: see `fit`.
 
     Raises:
@@ -124,8 +128,10 @@ def train(
     require_family(family)
     seeds = _checked(seeds)
     ensemble = Ensemble([_made(make, seed) for seed in seeds]).to(device)
-    options = {"parameter_groups": parameter_groups, "seed": seeds[0], "history": History(seeds)}
-    state = EnsembleState(ensemble, loss, plan, **options)
+    state = EnsembleState(
+        ensemble, loss, plan, parameter_groups=parameter_groups, accumulate=accumulate, autocast=autocast,
+        seed=seeds[0], history=History(seeds),
+    )  # fmt: skip
     batch_at = _batches(family, seeds, plan.batch, device, ensemble, loss in (half_mse, pair_half_mse))
     return fit(state, batch_at, plan, evaluate=evaluate, checkpoints=checkpoints, observe=observe)
 

@@ -21,7 +21,7 @@ from mesascope.training.loop import Metrics
 from mesascope.training.modes import Modes
 from mesascope.training.plan import ParameterGroup, Training
 from mesascope.training.processes import full_tensor, is_dtensor, mean_over_processes
-from mesascope.training.state import OptimizedState
+from mesascope.training.state import OptimizedState, part_of
 
 
 class ModuleState(OptimizedState, Generic[Module]):
@@ -146,7 +146,7 @@ class ModuleState(OptimizedState, Generic[Module]):
         """Differentiate the mean loss over the parts of ``batch``, and return the loss."""
         total = torch.zeros((), device=self._device)
         for index in range(self.accumulate):
-            part = _part(batch, index, self.accumulate)
+            part = part_of(batch, index, self.accumulate)
             with self._exchanging(last=index == self.accumulate - 1):
                 with torch.autocast(self._device.type, dtype=self.autocast, enabled=self.autocast is not None):
                     loss = self.loss(self._called, part)
@@ -165,25 +165,3 @@ class ModuleState(OptimizedState, Generic[Module]):
         if self._split:
             self._called.set_requires_gradient_sync(last)
         return contextlib.nullcontext() if last or self._split or not self._parallel else self._called.no_sync()
-
-
-def _part(batch: Any, index: int, count: int) -> Any:
-    """Part ``index`` of ``count`` equal parts of a batch along the first axis of its tensors."""
-    if count == 1:
-        return batch
-    if isinstance(batch, Tensor):
-        size, rest = divmod(batch.shape[0], count)
-        if rest:
-            raise ArgumentError(
-                f"accumulate must divide the size of the batch, but is {count} for {batch.shape[0]} tasks: choose a "
-                "divisor."
-            )
-        return batch[index * size : (index + 1) * size]
-    if isinstance(batch, Mapping):
-        return {name: _part(value, index, count) for name, value in batch.items()}
-    if isinstance(batch, tuple | list):
-        own = [_part(value, index, count) for value in batch]
-        return type(batch)(*own) if hasattr(batch, "_fields") else type(batch)(own)
-    raise ArgumentError(
-        f"a batch must be made of tensors to be run in parts, but holds a {type(batch).__name__}: set accumulate=1."
-    )

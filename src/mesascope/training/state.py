@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from mesascope.errors import require_callable, require_instance
+from mesascope.errors import ArgumentError, require_callable, require_instance
 from mesascope.ops import without_reading_values
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks.calling import explain_torch_errors
@@ -114,3 +114,25 @@ class OptimizedState:
 
     def _move(self) -> None:
         self._optimizer.step()
+
+
+def part_of(batch: Any, index: int, count: int, axis: int = 0) -> Any:
+    """Part ``index`` of ``count`` equal parts of a batch along an axis of its tensors."""
+    if count == 1:
+        return batch
+    if isinstance(batch, Tensor):
+        size, rest = divmod(batch.shape[axis], count)
+        if rest:
+            raise ArgumentError(
+                f"accumulate must divide the size of the batch, but is {count} for {batch.shape[axis]} tasks: choose a "
+                "divisor."
+            )
+        return batch.narrow(axis, index * size, size)
+    if isinstance(batch, Mapping):
+        return {name: part_of(value, index, count, axis) for name, value in batch.items()}
+    if isinstance(batch, tuple | list):
+        own = [part_of(value, index, count, axis) for value in batch]
+        return type(batch)(*own) if hasattr(batch, "_fields") else type(batch)(own)
+    raise ArgumentError(
+        f"a batch must be made of tensors to be run in parts, but holds a {type(batch).__name__}: set accumulate=1."
+    )

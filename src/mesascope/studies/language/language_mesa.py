@@ -68,6 +68,8 @@ class LanguageMesa:
         optimizer="adamw", betas=(0.9, 0.95), weight_decay=0.1, clip=1.0, evaluate_every=100,
     )  # fmt: skip
     """How networks train; a batch is of windows."""
+    accumulate: Count = 1  # Parts of a batch that run one after the other.
+    autocast: Literal["none", "bfloat16"] = "none"  # Precision of activations while training.
     tuned: bool = False  # Train each kind at a rate of its own, found on other windows, in place of training's.
     seeds: Count = 3  # Networks trained of each kind, one a seed.
     corpus: str = ""  # Folder that mesascope language prepare wrote; the sources of Python's standard library if empty.
@@ -118,6 +120,8 @@ def _library(part: str) -> str:
 
 
 def measure(lab: study.Lab, settings: LanguageMesa) -> None:
+    from mesascope.language.learning import AUTOCAST
+
     length = settings.context + 1
     windows = settings.text(length)
     watched = settings.text(length, "validation").spread(settings.watch_windows).to(lab.device)
@@ -131,12 +135,13 @@ def measure(lab: study.Lab, settings: LanguageMesa) -> None:
     def watch(net: Any) -> dict[str, float]:
         return {"loss": float(language.token_losses(net, watched).mean())}
 
+    parts: dict[str, Any] = {"accumulate": settings.accumulate, "autocast": AUTOCAST[settings.autocast]}
     groups: dict[str, dict[str, list[Any]]] = {size: {} for size in (*SIZES, "alone")}
 
     def train(size: str, kind: str, layers: str, **options: Any) -> None:
         name, plan = f"{size}-{kind.replace(' ', '-')}", settings.plan(size, kind)
         groups[size][kind] = lab.train(
-            name, network(layers, **options), windows, plan, loss=language.next_token_loss, watch=watch
+            name, network(layers, **options), windows, plan, loss=language.next_token_loss, watch=watch, **parts
         )
 
     for size, (layers, mlp) in SIZES.items():
@@ -278,7 +283,8 @@ STUDY = Study(
                 final_rate=2 / 3, optimizer="adamw", betas=(0.9, 0.95), weight_decay=0.1, clip=1.0,
                 evaluate_every=1000, checkpoint_every=1000,
             ),
-            corpus="pile", width=768, n_heads=12, context=1024, dpfp=3, watch_windows=64,
+            accumulate=32, autocast="bfloat16", corpus="pile", width=768, n_heads=12, context=1024, dpfp=3,
+            watch_windows=64,
         ),
         "small": LanguageMesa(tuned=True),
     },
