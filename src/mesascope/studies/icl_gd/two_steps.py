@@ -93,7 +93,7 @@ STUDY = Study(
     source=f"{regression.PAPER}: Figs. 3 left and 6b",
     presets={
         "quick": Regression(plan(1500, 4e-3, clip=0.001), init_scale=0.02),
-        "paper": Regression(plan(10_000, 1e-3, clip=0.001), seeds=10, tasks=200_000, sweep_tasks=40_000),
+        "paper": Regression(plan(10_000, 1e-3, clip=0.001), seeds=10, tasks=200_000, sweep_tasks=100_000),
     },
     measure=measure,
     trainings=1,
