@@ -18,21 +18,7 @@ from mesascope import lenses, study
 from mesascope.evidence.numbers import nominal
 from mesascope.studies.common import converged, watch_loss
 from mesascope.studies.icl_gd import bugs, regression, shared
-from mesascope.study import (
-    Claim,
-    Figure,
-    Level,
-    Line,
-    Lines,
-    Mutation,
-    Reading,
-    Study,
-    Training,
-    above,
-    below,
-    printed,
-    stage,
-)
+from mesascope.study import Claim, Figure, Level, Line, Lines, Mutation, Reading, Training, above, below, printed, stage
 
 HEADS = {"one-head": 1, "two-heads": 2}
 THRESHOLD = 0.25
@@ -291,7 +277,7 @@ def _own_for_fresh(watch: Any) -> Any:
 
 _HERE = "mesascope.studies.icl_gd.phase_transitions"
 
-STUDY = Study(
+STUDY = study.Study(
     name="phase-transitions",
     source=f"{regression.PAPER}: Fig. 15",
     presets={

@@ -22,21 +22,7 @@ from mesascope import constructions, learners, lenses, nets, study, tasks
 from mesascope.studies.common import converged, plan, watch_loss
 from mesascope.studies.icl_gd import bugs, shared
 from mesascope.studies.icl_gd.regression import PAPER, Several
-from mesascope.study import (
-    Claim,
-    Figure,
-    Line,
-    Lines,
-    Mutation,
-    Positive,
-    Study,
-    Training,
-    above,
-    below,
-    ours,
-    printed,
-    stage,
-)
+from mesascope.study import Claim, Figure, Line, Lines, Mutation, Positive, Training, above, below, ours, printed, stage
 
 WIDTH, MLP, SHOWN = 40, 4, 3
 # Mean squares of targets where amplitude and phase are drawn apart, and from one number.
@@ -274,7 +260,7 @@ def _of_next_seed(train: Any) -> Any:
     return wrong
 
 
-STUDY = Study(
+STUDY = study.Study(
     name="sine",
     source=f"{PAPER}: Fig. 4",
     presets={

@@ -16,22 +16,7 @@ import numpy as np
 from mesascope import constructions, identification, learners, study, tasks
 from mesascope.studies.icl_gd import bugs
 from mesascope.studies.identifying.regressors import drawn, marks
-from mesascope.study import (
-    Arrays,
-    Claim,
-    Count,
-    Figure,
-    Level,
-    Line,
-    Lines,
-    Mutation,
-    Study,
-    above,
-    below,
-    frozen,
-    ours,
-    stage,
-)
+from mesascope.study import Arrays, Claim, Count, Level, Line, Lines, Mutation, Study, above, below, frozen, ours, stage
 
 BLOG = 'blog post "Interpreting In-Context Learning in Language Models" (2024)'
 N_CONTEXT, D_IN = 20, 5
@@ -119,9 +104,9 @@ STUDY = Study(
     presets={"quick": GoodRegression(tasks=5000, seeds=5), "paper": GoodRegression()},
     measure=measure, quantifier="median", claims=(),
     figures=(
-        Figure("losses", "Left, half squared errors along the layers of a network built to descend, and of learners "
-               "that are no worse than it. Right, how far each of these is from the gradient descent or GD++ nearest "
-               "to it, for each set of tasks.", (
+        study.Figure("losses", "Left, half squared errors along the layers of a network built to descend, and of "
+                     "learners that are no worse than it. Right, how far each of these is from the gradient descent "
+                     "or GD++ nearest to it, for each set of tasks.", (
             Lines("", "layers, or steps", "half squared error", _losses(), log="y"),
             Lines("", "", "squared difference from descent", _distances, log="y",
                   limits={"xticks": [], "ylim": (1e-3, 2)}),

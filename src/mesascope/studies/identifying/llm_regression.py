@@ -22,21 +22,7 @@ from mesascope.studies.icl_gd import bugs
 from mesascope.studies.identifying import regressors
 from mesascope.studies.identifying.calibration import budget
 from mesascope.studies.identifying.regressors import COUNTS, LABELS, MODEL, PAIRS, SHOWN, SLOW, family
-from mesascope.study import (
-    Arrays,
-    Claim,
-    Count,
-    Figure,
-    Line,
-    Lines,
-    Mutation,
-    Reading,
-    Study,
-    Training,
-    above,
-    below,
-    ours,
-)
+from mesascope.study import Arrays, Claim, Count, Figure, Line, Lines, Mutation, Reading, Training, above, below, ours
 
 PAPER = study.printed("Vacareanu et al., From Words to Numbers (COLM 2024)")
 # Mean absolute error of the posterior mean, with all pairs and exact numbers, on a million tasks.
@@ -265,7 +251,7 @@ def _prompt_before(call: Any) -> Any:
 
 _LEARNER = "mesascope.adapters.text:TextLearner"
 
-STUDY = Study(
+STUDY = study.Study(
     name="llm-regression",
     source=str(PAPER),
     presets={

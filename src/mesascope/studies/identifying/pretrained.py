@@ -21,22 +21,7 @@ from mesascope.studies.identifying import language_models, regressors
 from mesascope.studies.identifying.calibration import budget
 from mesascope.studies.identifying.language_models import RATES, STEPS
 from mesascope.studies.identifying.regressors import MODEL, PAIRS, SHOWN, stream
-from mesascope.study import (
-    Arrays,
-    Bound,
-    Claim,
-    Count,
-    Figure,
-    Level,
-    Line,
-    Lines,
-    Mutation,
-    Reading,
-    Study,
-    above,
-    below,
-    ours,
-)
+from mesascope.study import Arrays, Claim, Count, Figure, Level, Line, Lines, Mutation, Reading, above, below, ours
 
 SHEN = "Shen et al., Do Pretrained Transformers Learn In-Context by Gradient Descent? (ICML 2024)"
 DEUTCH = "Deutch et al., In-Context Learning and Gradient Descent Revisited (NAACL 2024)"
@@ -202,7 +187,7 @@ def _overlap(name: str, words: str, weights: int = 0) -> Reading:
     return overlaps[name].map(lambda shares: shares[:, weights].max(-1), f"overlap {words}")
 
 
-def _claim(id: str, sentence: str, reading: Reading, bound: Bound, source: Any, **changes: Any) -> Claim:
+def _claim(id: str, sentence: str, reading: Reading, bound: study.Bound, source: Any, **changes: Any) -> Claim:
     return Claim(id, sentence, reading, bound, source, **{"over": "draws", "quantifier": "median", **changes})
 
 
@@ -282,7 +267,7 @@ MUTATIONS = (
     ),
 )
 
-STUDY = Study(
+STUDY = study.Study(
     name="pretrained",
     source=f"{SHEN}; {DEUTCH}",
     presets={

@@ -21,21 +21,7 @@ import numpy as np
 from mesascope import language, study
 from mesascope.evidence.numbers import nominal
 from mesascope.studies.language import bugs, measuring
-from mesascope.study import (
-    Bound,
-    Claim,
-    Count,
-    Figure,
-    Line,
-    Lines,
-    Reading,
-    Study,
-    Training,
-    above,
-    below,
-    beside,
-    ours,
-)
+from mesascope.study import Claim, Count, Figure, Line, Lines, Reading, Study, Training, above, below, beside, ours
 
 SECTION, FIGURE = study.printed("section 3.5.3"), study.printed("Fig. 3.7")
 # Kinds of the layers after the first, with a role and a name to show.
@@ -298,7 +284,7 @@ STUDY = Study(
             _learned("learned", "networks of two and four layers have a smaller loss than the bigram model",
                      BOTH_SIZES),
             Claim("plausible", "the loss of each network of two and four layers is 0.4 to 1.7 times that of the bigram "
-                  "model", _of_bigrams(BOTH_SIZES), Bound(0.4, 1.7),
+                  "model", _of_bigrams(BOTH_SIZES), study.Bound(0.4, 1.7),
                   ours("control: losses are in nats, of next tokens"), premises=()),
             Claim("uniform-loss", "control: a network whose weights are all 0 loses the logarithm of the size of the "
                   "vocabulary, within 0.1 %", study.stage("uniform")["loss"], study.two_sided(1e-3, around=1.0),

@@ -17,21 +17,7 @@ import numpy as np
 
 from mesascope import language, learners, nets, study, tasks, training
 from mesascope.studies.common import plan
-from mesascope.study import (
-    Bound,
-    Claim,
-    Count,
-    Figure,
-    Mutation,
-    Reading,
-    Study,
-    Training,
-    above,
-    below,
-    beside,
-    ours,
-    stage,
-)
+from mesascope.study import Claim, Count, Figure, Mutation, Reading, Study, Training, above, below, beside, ours, stage
 
 # Kinds of layers, and that which has to recall what it does not see, with a name to show.
 KINDS = {"softmax": "softmax", "linear": "linear", "delta": "delta", "mesa": "mesa"}
@@ -249,7 +235,7 @@ STUDY = Study(
                   below(float(np.log(8))), ours("control: symbols of an automaton recur"), premises=()),
             Claim("ridge", "the squared error of ridge regression is larger than the variance of the noise, 0.01, and "
                   "smaller than half of the variance of targets, 1", regression["mse", "least-squares"],
-                  Bound(0.01, 0.5), ours("control: targets can be learned and are not in the context"),
+                  study.Bound(0.01, 0.5), ours("control: targets can be learned and are not in the context"),
                   quantifier="every", over="algorithms", at_least=1, about="algorithms"),
             Claim("out-of-sight", "softmax layers with a window of eight tokens answer less than 10 % correctly",
                   recalled["answered", "window"], below(10.0), ours("a control: the task needs a memory"),

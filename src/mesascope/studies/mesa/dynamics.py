@@ -13,21 +13,7 @@ import numpy as np
 from mesascope import learners, lenses, nets, study, tasks
 from mesascope.evidence.numbers import nominal
 from mesascope.studies.common import plan, watch_loss
-from mesascope.study import (
-    Claim,
-    Count,
-    Figure,
-    Line,
-    Reading,
-    StageReading,
-    Training,
-    above,
-    below,
-    beside,
-    ours,
-    stage,
-    two_sided,
-)
+from mesascope.study import Claim, Figure, Line, Reading, StageReading, Training, above, below, ours, stage, two_sided
 
 THESIS = "von Oswald, thesis (2024), chapter 3"
 LOSS = "half squared error a step"
@@ -62,7 +48,7 @@ QUICK: dict[str, Any] = {
 @study.frozen
 class Sequences:
     training: Training  # How the networks train.
-    seeds: Count = 5  # Networks trained, one a seed.
+    seeds: study.Count = 5  # Networks trained, one a seed.
     tasks: Several = 20_000  # Fresh sequences that networks and algorithms are compared on.
     tune_tasks: Several = 10_000  # Sequences that references are tuned on.
     watch_tasks: Several = 2_000  # Sequences of an evaluation while training.
@@ -211,7 +197,7 @@ def joined(readings: Iterable[Reading], words: str, axis: int = 1) -> Reading:
 
 def ratios(comparison: StageReading, groups: Iterable[str], below: str) -> Reading:
     """Losses of several groups over that of one, ``(seeds, groups)``."""
-    return beside([comparison.ratio(name, below) for name in groups], str(comparison.ratio("each kind", below)))
+    return study.beside([comparison.ratio(name, below) for name in groups], str(comparison.ratio("each kind", below)))
 
 
 def each_with_each(comparison: StageReading, one: str, other: str) -> Reading:

@@ -20,22 +20,7 @@ from mesascope.studies.common import converged, plan
 from mesascope.studies.mesa import bugs
 from mesascope.studies.mesa.dynamics import THESIS, Dynamics, trained_networks, tuned_ridge, untrained
 from mesascope.studies.mesa.raw_tokens import LONG, cosine_plan, transformer
-from mesascope.study import (
-    Bound,
-    Claim,
-    Figure,
-    Line,
-    Lines,
-    Mutation,
-    Reported,
-    Study,
-    Training,
-    above,
-    below,
-    ours,
-    printed,
-    stage,
-)
+from mesascope.study import Claim, Figure, Line, Lines, Mutation, Reported, Study, above, below, ours, printed, stage
 
 # Pairs of a task of two elements each; with an EOS element between them, and a prefix before, a sequence is as long as
 # those that the transformers train on.
@@ -57,7 +42,7 @@ pairs = stage("pairs")
 
 @study.frozen
 class Prompting(Dynamics):
-    prompt: Training = plan(1500, 1e-2, batch=64)  # How an EOS element trains, and then a prefix.
+    prompt: study.Training = plan(1500, 1e-2, batch=64)  # How an EOS element trains, and then a prefix.
 
     def family(self) -> tasks.LinearDynamics:
         """The sequences that transformers train on, first elements as inputs of pairs are."""
@@ -180,8 +165,8 @@ STUDY = Study(
             Claim("untrained", "the error of untrained networks falls by less than a tenth over 30 pairs",
                   fall("untrained", 31), above(0.9), ours("a null control"), at_least=3, about="algorithms"),
             Claim("least-squares", "after 30 pairs the error of least squares on all neighbours is 0.36 to 0.54 of "
-                  "that at the first input", fall("all", 31), Bound(0.36, 0.54), ours("control: 0.44 in a simulation"),
-                  over="algorithms", at_least=1, about="algorithms"),
+                  "that at the first input", fall("all", 31), study.Bound(0.36, 0.54),
+                  ours("control: 0.44 in a simulation"), over="algorithms", at_least=1, about="algorithms"),
             Claim("near-least-squares", "at pair 20 each network's error is less than 1.5 times that of least squares "
                   "on all neighbours",
                   error("bare", 20) / error("all", 20), below(1.5), printed("section 3.5.2: not far from optimal"),
@@ -227,7 +212,7 @@ CONTINUAL = Study(
                   "than without",
                   error("prefix", END) / error("bare", END), below(1.0), printed("Fig. 3.5 C"), at_least=3),
             Claim("least-squares", "at the first pair of the second task the error of least squares on all neighbours "
-                  "is 1.05 to 1.5 times that at the very first pair", fall("all", FIRST), Bound(1.05, 1.5),
+                  "is 1.05 to 1.5 times that at the very first pair", fall("all", FIRST), study.Bound(1.05, 1.5),
                   ours("control: 1.26 in a simulation"), over="algorithms", at_least=1, about="algorithms",
                   former="bound 1.1 to 1.45, held"),
             Claim("forgets", "at the end of the second task each network's error is smaller than that of least squares "

@@ -14,21 +14,7 @@ import numpy as np
 from mesascope import meta, nets, study, tasks
 from mesascope.studies.sparse import continual_bugs as bugs
 from mesascope.studies.sparse.following import follow
-from mesascope.study import (
-    Arrays,
-    Claim,
-    Count,
-    Figure,
-    Line,
-    Lines,
-    Reading,
-    Study,
-    above,
-    below,
-    beside,
-    ours,
-    stage,
-)
+from mesascope.study import Arrays, Claim, Count, Figure, Line, Lines, Reading, Study, above, below, beside, ours, stage
 
 STREAMS = ("rotations", "permutations", "many permutations")
 METHODS = ("SGD", "replay", "GEM", "MER", "Sync", "La-MAML", "sparse-La-MAML")

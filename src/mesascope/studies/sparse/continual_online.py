@@ -17,21 +17,7 @@ from mesascope import meta, nets, study, tasks
 from mesascope.errors import refuse
 from mesascope.studies.sparse.few_shot import points_above
 from mesascope.studies.sparse.following import follow_batches
-from mesascope.study import (
-    Arrays,
-    Claim,
-    Count,
-    Figure,
-    Line,
-    Mutation,
-    Positive,
-    Reading,
-    Study,
-    Training,
-    above,
-    frozen,
-    ours,
-)
+from mesascope.study import Arrays, Claim, Count, Figure, Line, Mutation, Positive, Reading, Training, above, ours
 from mesascope.training import ParameterGroup
 
 TABLE = "Table 4.6"
@@ -53,7 +39,7 @@ PARTS = 20
 BEFORE = Training(500, 2, learning_rate=1e-3, schedule="constant", evaluate_every=500)
 
 
-@frozen
+@study.frozen
 class ContinualOnline:
     domains: tuple[str, ...] = ("omniglot", "omniglot", "mnist", "fashion-mnist")
     """Datasets that tasks are drawn from, each as likely as it is often named."""
@@ -189,7 +175,7 @@ def _no_gradient(gradients: Any) -> Any:
     return lambda *parts, **options: {name: 0 * one for name, one in gradients(*parts, **options).items()}
 
 
-STUDY = Study(
+STUDY = study.Study(
     name="continual-online",
     source="von Oswald's thesis, section 4.4.2",
     presets={

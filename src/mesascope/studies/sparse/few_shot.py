@@ -10,21 +10,7 @@ import numpy as np
 from msgspec import Meta
 
 from mesascope import meta, nets, study, tasks
-from mesascope.study import (
-    Arrays,
-    Claim,
-    Count,
-    Mutation,
-    Positive,
-    Reading,
-    Training,
-    above,
-    below,
-    frozen,
-    ours,
-    stage,
-    two_sided,
-)
+from mesascope.study import Arrays, Claim, Count, Mutation, Positive, Reading, Training, above, ours, stage, two_sided
 from mesascope.training import ParameterGroup
 
 THESIS = "von Oswald's thesis"
@@ -92,7 +78,7 @@ def recipe_of(method: str, settings: FewShot) -> Recipe:
     }.get(method, sparse)  # fmt: skip
 
 
-@frozen
+@study.frozen
 class FewShot:
     dataset: str = "omniglot"  # Images of the tasks: omniglot, digits, or another dataset.
     ways: Count = 20  # Classes of a task.
@@ -247,7 +233,7 @@ PERMUTED = Claim(
 )  # fmt: skip
 UNSEEN = Claim(
     "unseen-images", "control: fewer than 5 % of the query images are in their context or among training images",
-    stage("controls", seen="percent of query images seen before")["seen"], below(5.0),
+    stage("controls", seen="percent of query images seen before")["seen"], study.below(5.0),
     ours("control: test images are new"), quantifier="exact", exact_because="images are compared, not estimated",
     at_least=1, premises=(), about="algorithms",
 )  # fmt: skip

@@ -15,22 +15,7 @@ from mesascope import study
 from mesascope.errors import refuse
 from mesascope.studies.sparse import few_shot
 from mesascope.studies.sparse.few_shot import METHODS, OTHERS, FewShot, points_above
-from mesascope.study import (
-    Claim,
-    Figure,
-    Line,
-    Lines,
-    Reported,
-    Share,
-    Study,
-    above,
-    below,
-    beside,
-    frozen,
-    printed,
-    stage,
-    two_sided,
-)
+from mesascope.study import Claim, Figure, Line, Lines, Reported, Share, above, below, frozen, printed, stage, two_sided
 
 TABLE, FIGURE = "Table 4.1", "Fig. 4.1"
 SECTION = "section 4.3.3"
@@ -102,7 +87,7 @@ def _starts(column: str, **limits: Any) -> Lines:
     return Lines("", "outer steps", f"{column} (%)", lines, limits=limits)
 
 
-STUDY = Study(
+STUDY = study.Study(
     name="sparse-maml",
     source=f"{few_shot.THESIS}, sections 4.3.1 and 4.3.3",
     presets={
@@ -170,7 +155,7 @@ STUDY = Study(
                   rates.map(lambda one: np.log2(one["rate 0"][:, -1] / one[f"rate {_layers_of(one) - 1}"][:, -1]),
                             "log2 of exp-MAML's mean rate, first layer over last"), below(0.0), printed(SECTION)),
             Claim("above-exp", "rectified rates and masks are more accurate than rates that cannot close",
-                  beside([points_above(name, "exp-maml") for name in ("sparse-maml", "sparse-relu-maml")],
+                  study.beside([points_above(name, "exp-maml") for name in ("sparse-maml", "sparse-relu-maml")],
                          "points of accuracy of each above exp-MAML"), above(0.0), printed(SECTION)),
         )),
     ),

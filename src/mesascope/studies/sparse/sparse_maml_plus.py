@@ -13,22 +13,7 @@ import numpy as np
 from mesascope import study
 from mesascope.studies.sparse import few_shot
 from mesascope.studies.sparse.few_shot import FewShot
-from mesascope.study import (
-    Arrays,
-    Claim,
-    Figure,
-    Line,
-    Lines,
-    Mutation,
-    Study,
-    above,
-    below,
-    beside,
-    ours,
-    printed,
-    stage,
-    strip,
-)
+from mesascope.study import Arrays, Claim, Lines, Mutation, Study, above, below, beside, ours, printed, stage, strip
 
 SECTION = "section 4.3.3"
 COMPARED = {"sparse-relu-maml": "sparse-ReLU-MAML", "sparse-maml": "sparse-MAML", "sparse-maml-plus": "sparse-MAML+"}
@@ -78,7 +63,7 @@ def _closed(groups: dict[str, list[Any]]) -> Arrays:
 
 
 def _before_and_after(both: Any, y: str) -> Lines:
-    line = Line([0, 1], both, "trained", "each seed", each=True, marks="o-")
+    line = study.Line([0, 1], both, "trained", "each seed", each=True, marks="o-")
     return Lines("", "", y, [line], limits={"xticks": (0, 1), "xticklabels": ("before", "after")})
 
 
@@ -104,9 +89,9 @@ STUDY = Study(
               about="algorithms"),
     ),
     figures=(
-        Figure("noise", "Above: spread of the noise that sparse-MAML+ draws masks from, and percent of entries in "
-               "which two drawn masks differ, before and after meta-learning. Below: accuracy on new classes, and "
-               "percent of entries closed. Each seed. Thesis: Table 4.3.", (
+        study.Figure("noise", "Above: spread of the noise that sparse-MAML+ draws masks from, and percent of entries "
+                     "in which two drawn masks differ, before and after meta-learning. Below: accuracy on new "
+                     "classes, and percent of entries closed. Each seed. Thesis: Table 4.3.", (
             _before_and_after(draws["sigma"].map(lambda sigma: np.stack([np.ones(len(sigma)), sigma], axis=1),
                                                  "before and after"), "mean |sigma|"),
             _before_and_after(beside([draws["differ before"], draws["differ after"]], "both"),
