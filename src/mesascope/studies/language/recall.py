@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from mesascope import language, learners, nets, study, tasks, training
+from mesascope import language, learners, nets, records, study, tasks, training
 from mesascope.studies.common import plan
 from mesascope.study import Claim, Count, Figure, Mutation, Reading, Study, Training, above, below, beside, ours, stage
 
@@ -75,13 +75,32 @@ class Recall:
 
 
 def measure(lab: study.Lab, settings: Recall) -> None:
-    _judge_text(lab, settings, "recall", tasks.AssociativeRecall(settings.pairs, settings.keys))
-    _judge_text(lab, settings, "copying", tasks.Copying(settings.text, 32))
-    _judge_text(lab, settings, "languages", tasks.Automata(words=settings.words))
-    _judge_regression(lab, settings)
+    trained = {
+        "recall": _judge_text(lab, settings, "recall", tasks.AssociativeRecall(settings.pairs, settings.keys)),
+        "copying": _judge_text(lab, settings, "copying", tasks.Copying(settings.text, 32)),
+        "languages": _judge_text(lab, settings, "languages", tasks.Automata(words=settings.words)),
+        "regression": _judge_regression(lab, settings),
+    }
+    lab.stage("kinds", _of_their_kind, trained)
 
 
-def _judge_text(lab: study.Lab, settings: Recall, task: str, family: Any) -> None:
+def _of_their_kind(trained: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Share of each network's layers that are of the kind that it is judged as."""
+    classes = records.registered("attention")
+
+    def share(kind: str, net: Any) -> float:
+        own = classes["softmax" if kind == "window" else kind]
+        return float(np.mean([type(layer.attention) is own for layer in net.transformer.layers]))
+
+    return {
+        f"{task} {kind}": [share(kind, net) for net in groups[kind]]
+        for task, groups in trained.items()
+        for kind in groups
+        if kind in RECALLING
+    }
+
+
+def _judge_text(lab: study.Lab, settings: Recall, task: str, family: Any) -> dict[str, Any]:
     shown, fresh = lab.draw(family, settings.watch_tasks, "watch"), lab.draw(family, settings.tasks, "eval")
 
     def network(kind: str) -> Any:
@@ -105,9 +124,10 @@ def _judge_text(lab: study.Lab, settings: Recall, task: str, family: Any) -> Non
         return study.Estimates.of({**nats, **answered})
 
     lab.stage(task, judged)
+    return trained
 
 
-def _judge_regression(lab: study.Lab, settings: Recall) -> None:
+def _judge_regression(lab: study.Lab, settings: Recall) -> dict[str, Any]:
     """Squared errors of the last quarter of targets, beside those of ridge regression on the pairs before each."""
     family = tasks.FewShotSequence(settings.d, settings.pairs, noise=settings.noise, marked=True)
     shown, fresh = lab.draw(family, settings.watch_tasks, "watch"), lab.draw(family, settings.tasks, "eval")
@@ -139,6 +159,7 @@ def _judge_regression(lab: study.Lab, settings: Recall) -> None:
         return study.Estimates.of({("mse", name): each for name, each in errors.items()})
 
     lab.stage("regression", judged)
+    return trained
 
 
 def _numbers(tensor: Any) -> np.ndarray:
@@ -157,6 +178,12 @@ def over_ridge(kind: str) -> Reading:
 
 def _shown(y: str, read: Callable[[str], Reading], kinds: Mapping[str, str] = KINDS) -> study.Lines:
     return study.strip(y, kinds, lambda r: {"": {kind: read(kind)(r) for kind in kinds}})
+
+
+def _exchanged(transformer: Callable[..., Any]) -> Any:
+    """Transformers of the next kind, so that networks are not what their names say."""
+    following = dict(zip(KINDS, [*KINDS][1:] + [*KINDS][:1], strict=True))
+    return lambda self, kind, *given, **named: transformer(self, following.get(kind, kind), *given, **named)
 
 
 def _of_others(sample: Callable[..., Any]) -> Any:
@@ -237,6 +264,11 @@ STUDY = Study(
                   "smaller than half of the variance of targets, 1", regression["mse", "least-squares"],
                   study.Bound(0.01, 0.5), ours("control: targets can be learned and are not in the context"),
                   quantifier="every", over="algorithms", at_least=1, about="algorithms"),
+            Claim("own-kind", "control: all layers of each network are of the kind that it is judged as",
+                  beside([stage("kinds")[f"{task} {kind}"] for task in RATES for kind in KINDS],
+                         "share of layers of the network's kind, each task and kind"), above(0.999),
+                  ours("control: names of networks"), quantifier="exact", exact_because="layers are counted",
+                  about="algorithms", premises=()),
             Claim("out-of-sight", "softmax layers with a window of eight tokens answer less than 10 % correctly",
                   recalled["answered", "window"], below(10.0), ours("a control: the task needs a memory"),
                   premises=SOLVED),
@@ -259,6 +291,7 @@ STUDY = Study(
         )),
     ),
     mutations=(
+        Mutation("kinds of layers are exchanged", f"{__name__}:Recall.transformer", _exchanged, anew=True),
         Mutation("targets are those of other sequences", "mesascope.tasks:FewShotSequence.sample", _of_others),
         Mutation("pairs of a sequence are equal", "mesascope.tasks:FewShotSequence.sample", _repeated),
         Mutation("words are of many automata", "mesascope.tasks:Automata.sample", _mixed),
