@@ -103,7 +103,7 @@ def serve(fill: Fill, host: str = LOOPBACK, port: int = 0) -> tuple[Server, str]
     for name in ("tornado.access", "bokeh.server.views.ws"):  # the latter advises flags of another command
         logging.getLogger(name).setLevel(logging.CRITICAL)
     _require_free(host, port)
-    settings.perform_document_validation = False  # a third of the time until the page draws
+    settings.perform_document_validation = False  # takes a fifth of a page's request
     application = Application(FunctionHandler(partial(_guarded, fill)))
     server = Server({"/": application}, address=host, port=port, unused_session_lifetime_milliseconds=30_000)
     names = {LOOPBACK, "localhost"} if host in (LOOPBACK, "localhost") else {host}
