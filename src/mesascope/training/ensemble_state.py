@@ -10,7 +10,7 @@ from typing import Any, Generic
 
 import torch
 
-from mesascope.errors import ArgumentError, refuse, require_count, require_instance
+from mesascope.errors import ArgumentError, refuse, require_count
 from mesascope.modes import guarded
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks.calling import label
@@ -19,7 +19,7 @@ from mesascope.training.finite import check_data
 from mesascope.training.loop import Metrics
 from mesascope.training.optimizers import member_norms
 from mesascope.training.plan import ParameterGroup, Training
-from mesascope.training.state import OptimizedState, part_of
+from mesascope.training.state import OptimizedState
 
 
 class EnsembleState(OptimizedState, Generic[Module]):
@@ -105,17 +105,12 @@ class EnsembleState(OptimizedState, Generic[Module]):
         """Differentiate the members' mean losses over the parts of ``batch``, and return the losses."""
         total = torch.zeros(len(self.ensemble), device=self._device)
         for index in range(self.accumulate):
-            with torch.autocast(self._device.type, dtype=self.autocast, enabled=self.autocast is not None):
-                losses = self.loss(self.ensemble, part_of(batch, index, self.accumulate, axis=1))
+            losses = self._loss_of_part(self.ensemble, batch, index, axis=1)
             self._check(losses)
             losses = losses / self.accumulate
             losses.sum().backward()
             total = total + losses.detach()
         return total
-
-    def evaluate(self, batch: Any) -> dict[str, Float[Tensor, " members"]]:
-        """Loss and accuracy of the current result; empty if batches run in parts or with autocast."""
-        return super().evaluate(batch) if self.accumulate == 1 and self.autocast is None else {}
 
     def result(self) -> Ensemble[Module]:
         """The ensemble in eval() mode, with averaged weights if ``plan.average`` is set."""
@@ -139,7 +134,6 @@ class EnsembleState(OptimizedState, Generic[Module]):
         return {"weights": self.ensemble.weights, "buffers": self.ensemble.buffers, "average": self._average}
 
     def _check(self, losses: Tensor) -> None:
-        require_instance("the value of loss", losses, Tensor, "return a tensor")
         if losses.shape != self._diverged.shape:
             raise ArgumentError(
                 f"loss must return one loss a member, shape ({len(self.ensemble)},), but returned "

@@ -21,7 +21,7 @@ from mesascope.training.loop import Metrics
 from mesascope.training.modes import Modes
 from mesascope.training.plan import ParameterGroup, Training
 from mesascope.training.processes import full_tensor, is_dtensor, mean_over_processes
-from mesascope.training.state import OptimizedState, part_of
+from mesascope.training.state import OptimizedState
 
 
 class ModuleState(OptimizedState, Generic[Module]):
@@ -121,9 +121,8 @@ class ModuleState(OptimizedState, Generic[Module]):
         return self._averaged.eval()
 
     def evaluate(self, batch: Any) -> dict[str, Float[Tensor, " members"]]:
-        """Loss and accuracy of the current result; empty if batches run in parts, in parallel or with autocast."""
-        plain = self.accumulate == 1 and self.autocast is None and not self._parallel
-        return super().evaluate(batch) if plain else {}
+        """Loss and accuracy of the current result; empty also if processes share the batch."""
+        return {} if self._parallel else super().evaluate(batch)
 
     def tensors(self) -> dict[str, Tensor]:
         scaler = {f"scaler/{name}": torch.tensor(value) for name, value in self._scaler.state_dict().items()}
@@ -146,11 +145,8 @@ class ModuleState(OptimizedState, Generic[Module]):
         """Differentiate the mean loss over the parts of ``batch``, and return the loss."""
         total = torch.zeros((), device=self._device)
         for index in range(self.accumulate):
-            part = part_of(batch, index, self.accumulate)
             with self._exchanging(last=index == self.accumulate - 1):
-                with torch.autocast(self._device.type, dtype=self.autocast, enabled=self.autocast is not None):
-                    loss = self.loss(self._called, part)
-                require_instance("the value of loss", loss, Tensor, "return a tensor")
+                loss = self._loss_of_part(self._called, batch, index)
                 if loss.shape != ():
                     raise ArgumentError(
                         f"loss must return one number, but returned the shape {tuple(loss.shape)}: average over all "

@@ -27,8 +27,12 @@ class OptimizedState:
     Args:
         module: module whose random generators are saved in checkpoints, and whose train or eval mode is set.
 
-    Subclasses store averaged weights in ``_average``.
+    Subclasses store averaged weights in ``_average``, and set into how many parts batches are split and in which dtype
+    they run.
     """
+
+    accumulate: int = 1
+    autocast: torch.dtype | None = None
 
     def __init__(
         self,
@@ -54,8 +58,9 @@ class OptimizedState:
         raise NotImplementedError
 
     def evaluate(self, batch: Any) -> dict[str, Float[Tensor, " members"]]:
-        """Loss and accuracy of the current result on a batch: see `mesascope.training.judging`."""
-        return evaluate(self.result(), self.loss, batch)
+        """Loss and accuracy of the current result; empty if batches run in parts or with autocast."""
+        plain = self.accumulate == 1 and self.autocast is None
+        return evaluate(self.result(), self.loss, batch) if plain else {}
 
     def tensors(self) -> dict[str, Tensor]:
         """Complete state by name, for a checkpoint."""
@@ -90,6 +95,13 @@ class OptimizedState:
         drawing = drawing_from(self.seed, stream, self.step, self._device)
         with drawing, explain_torch_errors(self._module, ()), without_reading_values():
             yield
+
+    def _loss_of_part(self, model: Any, batch: Any, index: int, axis: int = 0) -> Tensor:
+        """Loss on part ``index`` of a batch, in the dtype of autocast."""
+        with torch.autocast(self._device.type, dtype=self.autocast, enabled=self.autocast is not None):
+            loss = self.loss(model, part_of(batch, index, self.accumulate, axis))
+        require_instance("the value of loss", loss, Tensor, "return a tensor")
+        return loss
 
     def _gradients(self) -> list[Tensor]:
         return [weight.grad for weight in self._weights.values() if weight.grad is not None]
