@@ -24,7 +24,7 @@ from mesascope.meta import (
     retained_accuracy,
 )
 from mesascope.meta.continual import _dual
-from mesascope.meta.gradients import MLPGradient
+from mesascope.meta.gradients import MLPGradient, mlp_gradient
 from mesascope.nets import MLP, ClassifierConfig
 from mesascope.records import from_record, to_record
 from mesascope.streams import stream
@@ -272,6 +272,23 @@ def test_a_glance_is_what_its_equations_say(kind):
     assert 0 < shares[0] < 1
 
 
+@pytest.mark.parametrize("sizes", [[4, 3], [4, 6, 3], [4, 6, 5, 3]])
+@pytest.mark.parametrize("rows", [1, 7])
+def test_the_gradient_of_several_mlps_is_that_of_autograd(sizes, rows):
+    torch.manual_seed(0)
+    nets = [MLP(sizes).double() for _ in range(2)]
+    x, y = torch.randn(2, rows, 4, dtype=torch.float64), torch.randint(3, (2, rows))
+    stacked = [torch.stack(parts).detach() for parts in zip(*(net.parameters() for net in nets), strict=True)]
+    before = [one.clone() for one in stacked]
+    losses, found = mlp_gradient(stacked, x, y)
+    for member, net in enumerate(nets):
+        loss = cross_entropy(net(x[member]), y[member])
+        torch.testing.assert_close(losses[member], loss.detach())
+        expected = torch.autograd.grad(loss, list(net.parameters()))
+        torch.testing.assert_close([one[member] for one in found], list(expected))
+    assert all(torch.equal(one, other) for one, other in zip(stacked, before, strict=True))
+
+
 @pytest.mark.parametrize("sizes", [[7, 3], [7, 6, 3], [7, 6, 5, 3]])
 @pytest.mark.parametrize(("rows", "steps"), [(1, 1), (4, 4), (9, 5)])
 def test_an_mlp_steps_and_looks_ahead_without_a_step_of_its_first_layer(sizes, rows, steps):
@@ -283,7 +300,7 @@ def test_an_mlp_steps_and_looks_ahead_without_a_step_of_its_first_layer(sizes, r
     rates = [torch.randn(one.shape, generator=generator).clamp(min=0).to(one) for one in weights]
     x = torch.randn(2, rows, 7, generator=generator).double()
     y = torch.randint(3, (2, rows), generator=generator)
-    quick, slow, before = MLPGradient(), Gradient(MLP.gradient), [one.clone() for one in weights]
+    quick, slow, before = MLPGradient(), Gradient(mlp_gradient), [one.clone() for one in weights]
     for one, other in zip(
         quick.look_ahead(weights, rates, x, y, steps), slow.look_ahead(weights, rates, x, y, steps), strict=True
     ):

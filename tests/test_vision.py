@@ -74,23 +74,6 @@ def test_an_mlp_is_linear_layers_with_relu_between_them():
     torch.testing.assert_close(net(inputs), hidden)
 
 
-@pytest.mark.parametrize("sizes", [[4, 3], [4, 6, 3], [4, 6, 5, 3]])
-@pytest.mark.parametrize("rows", [1, 7])
-def test_the_gradient_of_several_mlps_is_that_of_autograd(sizes, rows):
-    torch.manual_seed(0)
-    nets = [MLP(sizes).double() for _ in range(2)]
-    x, y = torch.randn(2, rows, 4, dtype=torch.float64), torch.randint(3, (2, rows))
-    stacked = [torch.stack(parts).detach() for parts in zip(*(net.parameters() for net in nets), strict=True)]
-    before = [one.clone() for one in stacked]
-    losses, found = MLP.gradient(stacked, x, y)
-    for member, net in enumerate(nets):
-        loss = nn.functional.cross_entropy(net(x[member]), y[member])
-        torch.testing.assert_close(losses[member], loss.detach())
-        expected = torch.autograd.grad(loss, list(net.parameters()))
-        torch.testing.assert_close([one[member] for one in found], list(expected))
-    assert all(torch.equal(one, other) for one, other in zip(stacked, before, strict=True))
-
-
 @pytest.mark.parametrize(
     ("call", "message"),
     [

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
+from torch.nn.functional import cross_entropy
 
-from mesascope.nets import MLP
 from mesascope.shapes import Float, Int, Tensor
 
 # One tensor for each parameter, ``(members, ...)``.
@@ -70,7 +70,7 @@ class MLPGradient(Gradient):
     """
 
     def __init__(self) -> None:
-        super().__init__(MLP.gradient)
+        super().__init__(mlp_gradient)
 
     def descend(self, weights: Tensors, x: Tensor, y: Tensor, rate: float) -> None:
         first, *others = weights
@@ -78,7 +78,7 @@ class MLPGradient(Gradient):
         moved = torch.empty_like(written)
         for index in range(x.shape[1]):
             rows = slice(index, index + 1)
-            _, signals = MLP.signals(others, written[:, rows], y[:, rows])
+            _, signals = _signals(others, written[:, rows], y[:, rows])
             moved[:, rows] = signals[0].error
             written -= products[:, index, :, None] * moved[:, rows]
             for place, (error, read) in enumerate(signals):
@@ -96,19 +96,82 @@ class MLPGradient(Gradient):
         scores, inner_errors, outer_errors = x.new_zeros(*y.shape, 1), [], []
         for index in range(steps):
             rows = slice(start + index, start + index + 1)
-            _, signals = MLP.signals(phi, written[:, rows], y[:, rows])
+            _, signals = _signals(phi, written[:, rows], y[:, rows])
             inner_errors.append(signals[0].error)
             written -= inner_errors[-1] * changes[:, index]
-            _descend(phi, sums, rates[1:], MLP.products(signals))
-            scores, signals = MLP.signals(phi, written, y)
+            _descend(phi, sums, rates[1:], _products(signals))
+            scores, signals = _signals(phi, written, y)
             outer_errors.append(signals[0].error)
-            _gather(by_weights, by_rates, MLP.products(signals), sums, steps)
+            _gather(by_weights, by_rates, _products(signals), sums, steps)
         # for each inner step, the sum over all later outer losses
         after = torch.stack(outer_errors, 1).flip(1).cumsum(1).flip(1) / steps
         own = torch.bmm(after[:, 0].mT, x)
         across = (torch.stack(inner_errors, 1) * -after).flatten(1, 2)
-        losses = MLP.losses(scores, y)
+        losses = _losses(scores, y)
         return LookAhead(losses, [own, *by_weights], [torch.bmm(across.mT, pairs), *by_rates])
+
+
+class Signal(NamedTuple):
+    """Gradient of the loss with respect to a layer's output, and the layer's input."""
+
+    error: Float[Tensor, "members n out"]
+    read: Float[Tensor, "members n in"] | None
+
+
+def mlp_gradient(
+    weights: Tensors, x: Float[Tensor, "members n d"], y: Int[Tensor, "members n"]
+) -> tuple[Float[Tensor, " members"], list[Float[Tensor, "members ..."]]]:
+    """Mean cross-entropy of several networks `MLP`, each on its own examples, and its gradient.
+
+    Written out by hand: three times as fast as autograd for small networks and batches.
+
+    Args:
+        weights: all networks' parameters, stacked, in the order of ``parameters()``: each layer's weight and bias.
+        y: classes.
+    """
+    first, *others = weights
+    scores, signals = _signals(others, torch.bmm(x, first.mT), y)
+    return _losses(scores, y), _products([signals[0]._replace(read=x), *signals[1:]])
+
+
+def _signals(
+    others: Tensors, written: Float[Tensor, "members n width"], y: Int[Tensor, "members n"]
+) -> tuple[Float[Tensor, "members n classes"], list[Signal]]:
+    """Class scores of several networks, and a `Signal` of each layer, from which `_products` computes the gradient.
+
+    Args:
+        others: all parameters except the first layer's weight, as in `mlp_gradient`.
+        written: output of the first layer without its bias. The layer's input is unknown, and None in its signal.
+    """
+    biases, weights = others[::2], others[1::2]
+    scores, read = written + biases[0][:, None], []
+    for weight, bias in zip(weights, biases[1:], strict=True):
+        read.append(scores.relu_())
+        scores = torch.baddbmm(bias[:, None], read[-1], weight.mT)
+    error = scores.softmax(-1)
+    error.scatter_add_(-1, y[..., None], error.new_full((*y.shape, 1), -1.0))
+    if y.shape[1] > 1:
+        error.div_(y.shape[1])
+    found: list[Signal] = []
+    for weight, one in zip(reversed(weights), reversed(read), strict=True):
+        found = [Signal(error, one), *found]
+        error = torch.ops.aten.threshold_backward(torch.bmm(error, weight), one, 0.0)
+    return scores, [Signal(error, None), *found]
+
+
+def _losses(scores: Float[Tensor, "members n classes"], y: Int[Tensor, "members n"]) -> Float[Tensor, " members"]:
+    """Mean cross-entropy of each network."""
+    return cross_entropy(scores.flatten(0, 1), y.flatten(), reduction="none").view(y.shape).mean(1)
+
+
+def _products(signals: Sequence[Signal]) -> list[Float[Tensor, "members ..."]]:
+    """Gradients of each layer's weight (if the layer's input is known) and bias."""
+    found: list[Tensor] = []
+    for error, read in signals:
+        if read is not None:
+            found.append(error.mT * read if read.shape[1] == 1 else torch.bmm(error.mT, read))
+        found.append(error.sum(1))
+    return found
 
 
 def add_(to: Tensors, others: Tensors, factor: float = 1.0) -> None:
