@@ -346,7 +346,6 @@ def test_a_path_is_a_folder_and_a_name_is_looked_for_among_the_data(folder, tmp_
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("cat/1.png", r"but has the classes cat in no part: move their folders into .*mine.train"),
         ("train/cat/1.npy", r"but has the array 1.npy: save its images as pictures, with PIL"),
         ("train.zip", "but has train.zip: unpack it"),
         ("train/cat/1.heic", "but has neither: lay it out so, with pictures that end in .bmp"),
@@ -355,7 +354,32 @@ def test_a_path_is_a_folder_and_a_name_is_looked_for_among_the_data(folder, tmp_
 def test_a_folder_without_pictures_in_parts_is_told_what_to_do(folder, name, message):
     (folder / "mine" / name).parent.mkdir(parents=True)
     (folder / "mine" / name).write_bytes(b"")
-    with pytest.raises(ArgumentError, match=rf"mine must have train.csv .* or train/CLASS/PICTURE, {message}"):
+    with pytest.raises(ArgumentError, match=rf"mine must have train.csv .* or CLASS/PICTURE .*, {message}"):
+        images("mine")
+
+
+def test_classes_in_no_part_are_split_by_name(folder):
+    names = [f"bird {number:02}" for number in range(25)]
+    for shade, name in enumerate(names):
+        picture(folder / "mine" / name / "1.png", shade)
+    parts = [images("mine", part) for part in ("train", "validation", "test")]
+    assert [one.classes for one in parts] == [tuple(names[:16]), tuple(names[16:20]), tuple(names[20:])]
+    assert parts[2].pixels[:, 0, 0, 0].tolist() == [20, 21, 22, 23, 24]
+    picture(folder / "mine" / names[-1] / "2.png", 99)
+    assert int(images("mine", "test").pixels.max()) == 99
+    for name in "abcd":
+        picture(folder / "few" / name / "1.png", 10)
+    assert [images("few", part).classes for part in ("train", "validation", "test")] == [("a", "b"), ("c",), ("d",)]
+
+
+def test_classes_that_cannot_be_split_are_named(folder):
+    for name in ("dog", "cat"):
+        picture(folder / "mine" / name / "1.png", 10)
+    with pytest.raises(ArgumentError, match=r"mine must have at least 3 classes, .*, but has cat, dog: add"):
+        images("mine")
+    picture(folder / "mine" / "val" / "owl" / "1.png", 10)
+    assert images("mine", "validation").classes == ("owl",)
+    with pytest.raises(ArgumentError, match=r"the classes cat, dog in no part: move their folders into .*mine.train"):
         images("mine")
 
 

@@ -45,8 +45,9 @@ def folder_of(dataset: str) -> Path:
     places = " or ".join(str(folder / dataset) for folder in data_folders())
     raise ArgumentError(
         f"dataset must be digits, mnist, fashion-mnist, omniglot or a folder, but there is no {places}, with images/ "
-        "beside train.csv, val.csv and test.csv (columns filename and label), or with train/CLASS/PICTURE: put it "
-        f"there, set MESASCOPE_DATA to the folder that it is in, or pass its path, such as ./{dataset}."
+        "beside train.csv, val.csv and test.csv (columns filename and label), with train/CLASS/PICTURE, or with "
+        "CLASS/PICTURE: put it there, set MESASCOPE_DATA to the folder that it is in, or pass its path, such as "
+        f"./{dataset}."
     )
 
 
@@ -67,10 +68,44 @@ def pictures_of(folder: Path, part: str) -> tuple[list[Path], list[str]]:
             paths = _pictures(visible_files(folder / name, "*/*"))
             if paths:
                 return paths, [path.parent.name for path in paths]
+    names = [name for every in _NAMES.values() for name in every]
+    classes = _class_folders(folder)
+    if classes and not any((folder / name).is_dir() or (folder / f"{name}.csv").is_file() for name in names):
+        own = classes_of(part, list(classes), folder)
+        return [path for name in own for path in classes[name]], [name for name in own for _ in classes[name]]
     raise ArgumentError(
-        f"{folder} must have {_NAMES[part][0]}.csv (columns filename and label) beside images/, or "
-        f"{_NAMES[part][0]}/CLASS/PICTURE, but has {_in_place_of_pictures(folder, _NAMES[part][0])}."
+        f"{folder} must have {_NAMES[part][0]}.csv (columns filename and label) beside images/, "
+        f"{_NAMES[part][0]}/CLASS/PICTURE, or CLASS/PICTURE whose classes are split, but has "
+        f"{_in_place_of_pictures(folder, _NAMES[part][0])}."
     )
+
+
+def classes_of(part: str, classes: list[str], folder: Path) -> list[str]:
+    """Classes of a part of CLASS/PICTURE: by name, the first 64 % are train, the next 16 % validation, the rest test.
+
+    Validation and test have at least one class each. The shares are those of miniImageNet.
+
+    >>> classes_of("test", list("jihgfedcba"), Path("birds"))
+    ['i', 'j']
+    """
+    if len(classes) < 3:
+        raise ArgumentError(
+            f"{folder} must have at least 3 classes, to be split into train, validation and test, but has "
+            f"{', '.join(sorted(classes))}: add folders of classes, or put them into train/, val/ and test/ yourself."
+        )
+    validation, test = (max(1, round(share * len(classes))) for share in (0.16, 0.2))
+    train = len(classes) - validation - test
+    slices = {"train": slice(train), "validation": slice(train, train + validation), "test": slice(-test, None)}
+    return sorted(classes)[slices[part]]
+
+
+def _class_folders(folder: Path) -> dict[str, list[Path]]:
+    """Pictures of each class of ``folder/CLASS/PICTURE``."""
+    found: dict[str, list[Path]] = {}
+    for path in _pictures(visible_files(folder, "*/*")):
+        found.setdefault(path.parent.name, []).append(path)
+    found.pop("images", None)  # the pictures of tables
+    return found
 
 
 def _pictures(paths: Iterable[Path]) -> list[Path]:
@@ -79,7 +114,7 @@ def _pictures(paths: Iterable[Path]) -> list[Path]:
 
 def _in_place_of_pictures(folder: Path, name: str) -> str:
     """End of an error message: the folder's contents in place of the pictures, and the remedy."""
-    classes = sorted({path.parent.name for path in _pictures(visible_files(folder, "*/*"))} - {"images"})
+    classes = list(_class_folders(folder))
     if classes and not {*classes} & {one for names in _NAMES.values() for one in names}:
         return f"the classes {', '.join(classes[:3])} in no part: move their folders into {folder / name}"
     for path in (path for pattern in ("*", "*/*", "*/*/*") for path in visible_files(folder, pattern)):

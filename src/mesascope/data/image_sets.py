@@ -65,8 +65,10 @@ def images(dataset: str, part: str = "train", size: int | None = None) -> Images
 
     Folders with these names are searched under MESASCOPE_DATA and in the cache. Missing files of mnist, fashion-mnist
     and omniglot are downloaded to the cache. Your own folder has either ``images/`` and tables ``train.csv``,
-    ``val.csv`` and ``test.csv`` with the columns ``filename`` and ``label``, as miniImageNet and CUB are split, or
-    ``train/CLASS/PICTURE`` and so on. Hidden files are skipped. Pictures are rotated by their EXIF orientation;
+    ``val.csv`` and ``test.csv`` with the columns ``filename`` and ``label``, as miniImageNet and CUB are split,
+    ``train/CLASS/PICTURE`` and so on, or ``CLASS/PICTURE``. In the last case the classes are split: sorted by name,
+    the first 64 % are for training, the next 16 % for validation, and the last 20 % for test, which are the shares of
+    miniImageNet. Hidden files are skipped. Pictures are rotated by their EXIF orientation;
     transparent parts become white. If all pictures are grey, there is one channel, otherwise three. A folder is
     reloaded if files are added, removed or renamed; files overwritten in place are reloaded by the next process.
 
