@@ -109,7 +109,7 @@ def _checked(name: str, value: Any, hint: Any) -> Any:
         return _of_tuple(name, value, kinds)
     elif origin in (int, float):
         _check_number(name, value, bounds, whole=origin is int)
-    elif origin in (bool, str):
+    elif origin in (bool, str) or (isinstance(origin, type) and dataclasses.is_dataclass(origin)):
         require_instance(name, value, origin)
     return value
 
@@ -129,7 +129,8 @@ def _of_union(name: str, value: Any, options: tuple[Any, ...]) -> Any:
     if value is None and NoneType in options:
         return None
     refused: list[Exception] = []
-    for option in options:
+    several = isinstance(value, tuple | list)  # a sequence is first checked as one, for its error
+    for option in sorted(options, key=lambda option: (_parts(option)[0] is tuple) != several):
         if option is NoneType:
             continue
         try:

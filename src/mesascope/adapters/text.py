@@ -98,7 +98,6 @@ class _Writing:
     answer_decimals: Whole | None
 
     def __post_init__(self) -> None:
-        require_instance("format", self.format, Format)
         if self.scale is not None and self.scale[0] >= self.scale[1]:
             refuse("scale", "be a range, the lower end first", self.scale, "pass (0, 100), say")
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field
+from typing import Annotated
+
+from msgspec import Meta
 
 from mesascope.errors import (
     ArgumentError,
     ArgumentTypeError,
     require_callable,
     require_choice,
-    require_count,
     require_instance,
     shown,
 )
@@ -54,19 +56,16 @@ class Candidate:
     family: str = OWN_FAMILY
     own_sizes: bool = False
     draws: Callable[..., Learner] | None = None
-    most_tasks: int | None = None
+    most_tasks: Annotated[int, Meta(ge=2)] | None = None  # a single task has no standard error
     costly: bool = False
     formula: Callable[[Mapping[str, Tensor]], dict[str, float]] | None = None
 
     def __post_init__(self) -> None:
-        require_instance("name", self.name, str)
         require_callable("build", self.build)
         require_instance("free", self.free, Mapping)
         for name, one in self.free.items():
             require_instance(f"free[{name!r}]", one, Range, "pass Range(low, high, scale)")
         require_choice("family", self.family, FAMILIES)
-        if self.most_tasks is not None:
-            require_count("most_tasks", self.most_tasks, least=2)  # a single task has no standard error
 
 
 def require_candidates(given: Iterable[Candidate]) -> list[Candidate]:

@@ -10,12 +10,12 @@ import sys
 import sysconfig
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from mesascope.data.folders import visible_files
-from mesascope.errors import ArgumentError, one_line, refuse, require_instance, require_package, shown
+from mesascope.errors import ArgumentError, one_line, refuse, require_package, shown
+from mesascope.validate import frozen
 
 PIECE = 1 << 20  # characters per piece of a document, the unit held in memory
 _TEXT = (".txt", ".md", ".rst", ".py", ".text", ".html", ".tex")
@@ -48,7 +48,7 @@ class Problem(NamedTuple):
         return f"{self.path}:{self.line}: {self.what}"
 
 
-@dataclass(frozen=True)
+@frozen
 class Reading:
     """Settings for reading files.
 
@@ -65,7 +65,6 @@ class Reading:
     undivided: Callable[[Path], None] = lambda path: None
 
     def __post_init__(self) -> None:
-        require_instance("field", self.field, str)
         if self.delimiter == "":
             refuse("delimiter", "have at least one character", self.delimiter, "pass None for a document a file")
         if self.delimiter is not None:

@@ -22,6 +22,7 @@ from mesascope.shapes import Float, Tensor
 from mesascope.streams import stream
 from mesascope.tasks import Context, Episode, check_inputs
 from mesascope.training import Ensemble
+from mesascope.validate import Positive, Whole
 
 METHODS: dict[str, type[MAML]] = {
     "maml": MAML, "anil": ANIL, "boil": BOIL, "meta-sgd": MetaSGD, "exp-maml": ExpMAML, "sparse-maml": SparseMAML,
@@ -158,8 +159,8 @@ class MetaLearnerConfig:
 
     model: Any = field(default_factory=ClassifierConfig)
     method: str = "sparse-maml"
-    inner_lr: float = 0.1
-    steps: int = 5
+    inner_lr: Positive = 0.1
+    steps: Whole = 5
     order: int = 1
     norms: bool = True
     batch_stats: str = "transductive"

@@ -11,7 +11,7 @@ from msgspec import Meta
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from mesascope.errors import refuse, require_instance
+from mesascope.errors import refuse
 from mesascope.meta.copies import copies_of
 from mesascope.meta.learner import MetaLearner, MetaLearnerConfig, require_config
 from mesascope.modes import guarded
@@ -204,7 +204,6 @@ class ContinualMAML:
     kept: Annotated[int, Meta(ge=2)] = 4
 
     def __post_init__(self) -> None:
-        require_instance("learner", self.learner, MetaLearnerConfig)
         _check(self)
 
     def state(
@@ -289,7 +288,6 @@ class ContinualMAMLState:
 
 
 def _check(settings: OnlineDescent | ContinualMAML) -> None:
-    require_instance("training", settings.training, Training)
     if settings.training.schedule != "constant":
         refuse("schedule", "be constant, as a stream has no last step", settings.training.schedule, "pass constant")
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from mesascope.errors import refuse, require_instance
+from mesascope.errors import refuse
 from mesascope.nets.attention_config import AttentionConfig
 from mesascope.nets.causal import CausalNet, given, zero_padding
 from mesascope.nets.checks import check_mask, check_state, check_tokens
@@ -46,8 +46,6 @@ class CausalTransformerConfig(LayersConfig):
 
     def __post_init__(self) -> None:
         self.check_layers(registered("attention"), "heads")
-        for one in self.each_heads:
-            require_instance("heads", one, AttentionConfig)
         if len({one.width for one in self.each_heads}) > 1:
             refuse("heads", "have one width", [one.width for one in self.each_heads], "set AttentionConfig.width")
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from mesascope.errors import refuse, require_instance
+from mesascope.errors import refuse
 from mesascope.learners import GradientDescent
 from mesascope.nets.checks import check_context, check_tokens, check_width
 from mesascope.nets.layers import TokenMLP, initial_weights
@@ -83,9 +83,6 @@ class EmbeddedDescentConfig:
     steps: Whole = 1
     eta: float | tuple[float, ...] = 0.1
     d_out: Count = 1
-
-    def __post_init__(self) -> None:
-        require_instance("embedding", self.embedding, EmbeddingConfig)
 
     def build(self, generator: torch.Generator | None = None) -> EmbeddedDescent:
         return EmbeddedDescent(self, generator)

@@ -51,9 +51,6 @@ class LanguageModelConfig:
     tied: bool = False
     dropout: Annotated[float, msgspec.Meta(ge=0, le=0.99)] = 0.0
 
-    def __post_init__(self) -> None:
-        require_instance("transformer", self.transformer, CausalTransformerConfig)
-
     def build(self, generator: torch.Generator | None = None) -> LanguageModel:
         return LanguageModel(self, generator)
 

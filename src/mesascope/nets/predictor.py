@@ -46,7 +46,6 @@ class SequencePredictorConfig:
     channels: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
-        require_instance("transformer", self.transformer, CausalTransformerConfig)
         if self.channels is None:
             return
         if isinstance(self.channels, str) or not self.channels:

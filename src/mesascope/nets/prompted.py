@@ -32,9 +32,6 @@ class PromptedConfig:
     prefix: Whole = 0
     eos: bool = False
 
-    def __post_init__(self) -> None:
-        require_instance("network", self.network, SequencePredictorConfig)
-
     def build(self, generator: torch.Generator | None = None) -> Prompted:
         return Prompted(self, generator)
 

@@ -40,11 +40,9 @@ class InContextRegressorConfig:
     embedding: EmbeddingConfig | None = None
 
     def __post_init__(self) -> None:
-        require_instance("transformer", self.transformer, TransformerConfig)
         require_instance("layout", self.layout, Layout)
         if self.embedding is None:
             return
-        require_instance("embedding", self.embedding, EmbeddingConfig)
         width = self.transformer.width
         if self.embedding.width != width:
             refuse("embedding", f"have the transformer's width {width}", self.embedding.width, "pass the same width")
