@@ -21,7 +21,7 @@ jaxtyping.jaxtyped = shape_checker.jaxtyped
 install_import_hook("mesascope", "shape_checker.check").__enter__()
 
 # Collections of garbage walk a million objects of modules again and again: none until all tests are collected, and then
-# of what came after.
+# of what came after, and rarely.
 gc.disable()
 
 settings.register_profile("same examples every time", derandomize=True, deadline=None)
@@ -42,6 +42,7 @@ def pytest_xdist_make_scheduler(config, log):
 
 def pytest_collection_finish():
     gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
     gc.enable()
 
 

@@ -43,7 +43,7 @@ SHRUNK = {
     **{name: {"tasks": 60, "watch_tasks": 20} for name in STUDIES if name.startswith(("sparse-maml", "cross-domain"))},
     "curvature": {"draws": 3},
     "language-mesa": {
-        "context": 32, "windows": 16, "width": 16, "watch_windows": 8, "accumulate": 2, "autocast": "bfloat16",
+        "context": 32, "windows": 8, "width": 16, "watch_windows": 4, "accumulate": 2, "autocast": "bfloat16",
     },
     "language-recall": {"tasks": 300, "width": 16},  # answers are counted: of few sequences two seeds may have as many
     "continual-online": {"steps": 30, "width": 8, "stays": (0.5,)},  # for the same reason: many first batches of tasks

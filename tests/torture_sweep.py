@@ -1,6 +1,6 @@
 """Kill sweeps at random moments until 200 processes or groups of processes are dead; see docs/torture-sweep.md.
 
-``python tests/torture_sweep.py [KILLS]``; the suite kills three (`test_sweeps`), as 200 take half an hour.
+``python tests/torture_sweep.py [KILLS]``; the suite kills two (`test_sweeps`), as 200 take half an hour.
 """
 
 from __future__ import annotations

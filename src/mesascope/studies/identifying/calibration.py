@@ -297,7 +297,7 @@ def _share(id: str, sentence: str, read: Any, bound: Bound, why: str, at_least: 
 
 def _room(r: Any) -> np.ndarray:
     """Distance of both differences of each control from their bounds, positive on the right side."""
-    found = r["controls"]
+    found = study.stage("controls")(r)
     return np.stack([LEFT - np.abs(found["left"].ravel()), found["unrelated"].ravel() - UNRELATED], 1)
 
 
@@ -353,6 +353,7 @@ def _no_level(levels: Any) -> Any:
 
 MUTATIONS = (
     study.Mutation("noise is doubled", "mesascope.identification.seen:Seen.__init__", _with_noise(2.0)),
+    study.Mutation("noise is tenfold", "mesascope.identification.seen:Seen.__init__", _with_noise(10.0)),
     study.Mutation("no noise is removed", "mesascope.identification.seen:Seen.__init__", _with_noise(0.0)),
     study.Mutation("tasks of the fit are those of the test", f"{_NAMING}:battery", _same_tasks),
     study.Mutation("one candidate of a family is compared, the nearest", f"{_NAMING}:_all", _nearest_alone),
@@ -375,7 +376,8 @@ STUDY = Study(
               above(0.0), ours("control: a planted truth"), over="draws", quantifier="median", about="algorithms"),
         _share("control-coverage", "control: most answers about noisy learners compare all candidates, do not rule the "
                "learner's own algorithm out, and put its family first",
-               lambda r: r["controls"]["kept"].ravel().astype(bool), above(0.5), "control: a planted truth", 8),
+               lambda r: study.stage("controls")(r)["kept"].ravel().astype(bool), above(0.5),
+               "control: a planted truth", 8),
     ),
     figures=(
         Figure("shares", "Percent of trials by adapter (rows), of learners that a candidate equals: the learner's "

@@ -34,6 +34,20 @@ def _early_for_late(bands: Callable[[Any], dict[str, slice]]) -> Any:
     return wrong
 
 
+def _unshifted(losses: Callable[[Any, Any], Any]) -> Any:
+    """Each token is its own target."""
+    return lambda model, windows: model(windows[..., :-1], targets=windows[..., :-1])
+
+
+def _of_training(at: Callable[..., Any]) -> Any:
+    def wrong(self: Any, starts: Any) -> Any:
+        import torch
+
+        return torch.from_numpy(self.corpus.windows("train", starts, self.length))
+
+    return wrong
+
+
 _MEASURING = "mesascope.studies.language.measuring"
 
 BITS = Mutation("losses are in bits", f"{_MEASURING}:token_losses", _times(1 / math.log(2)))
@@ -44,3 +58,7 @@ OPPOSITE = Mutation(
     "the in-context score has the opposite sign", "mesascope.studies.language.language_mesa:LanguageMesa.bands",
     _early_for_late,
 )  # fmt: skip
+UNSHIFTED = Mutation("targets are not shifted against inputs", "mesascope.language.losses:losses_of", _unshifted)
+TRAINING_TEXT = Mutation(
+    "networks are judged on the training text", "mesascope.language.windows:TextWindows._at", _of_training
+)

@@ -115,6 +115,7 @@ def measure(lab: study.Lab, settings: LanguageMesa) -> None:
     vocabulary = windows.corpus.index.vocabulary
     network = functools.partial(settings.network, vocabulary=vocabulary)
     lab.stage("pairs", measuring.pair_frequencies, windows.corpus, judged)
+    lab.stage("seen", measuring.seen, windows.corpus, judged)
     silent = network("softmax").build(lab.stream("silent")).to(lab.device)
     lab.stage("uniform", measuring.uniform, silent, judged[:8], vocabulary)
 
@@ -289,6 +290,10 @@ STUDY = Study(
             Claim("uniform-loss", "control: a network whose weights are all 0 loses the logarithm of the size of the "
                   "vocabulary, within 0.1 %", study.stage("uniform")["loss"], study.two_sided(1e-3, around=1.0),
                   ours("control: losses are in nats"), **ON_WINDOWS | {"over": "algorithms", "at_least": 1}),
+            Claim("unseen-text", "control: fewer than a quarter of the judged windows begin with 64 tokens that "
+                  "occur in the training text", study.stage("seen", percent="percent of windows")["percent"],
+                  study.below(25.0), ours("control: judged texts are new"),
+                  **ON_WINDOWS | {"over": "algorithms", "at_least": 1}),
             Claim("below-linear", "each hybrid with mesa layers has a smaller loss than that with linear layers, at "
                   "each size", beside(_less("mesa", "linear"), BELOW_LINEAR), above(0.0), SECTION),
             Claim("delta-below-linear", "each hybrid with delta layers has a smaller loss than that with linear "
@@ -374,7 +379,7 @@ STUDY = Study(
         "Logits are products with the embedding, and nothing is dropped out.",
         "Kinds have as many parameters, and states of different size: that of mesa holds three times the numbers.",
     ),
-    mutations=(bugs.BITS, bugs.LOW, bugs.RAW, bugs.SUMMED, bugs.OPPOSITE),
+    mutations=(bugs.BITS, bugs.LOW, bugs.RAW, bugs.SUMMED, bugs.OPPOSITE, bugs.UNSHIFTED, bugs.TRAINING_TEXT),
     mutated={
         "training": Training(30, 4, learning_rate=2e-2, schedule="cosine", clip=1.0, optimizer="adamw"),
         "context": 64, "windows": 256, "watch_windows": 2,

@@ -14,6 +14,8 @@ from mesascope.study import Arrays, Estimates
 BLOCKS = 64
 # Tokens of the training text that pairs are counted in.
 COUNTED = 10_000_000
+# Windows that are searched for in it, by so many of their first tokens.
+SEARCHED, PIECE = 64, 64
 
 # Networks by name, one a seed; and losses of each, ``(windows, tokens)``.
 Groups = Mapping[str, Sequence[Any]]
@@ -90,6 +92,14 @@ def pair_frequencies(corpus: Any, windows: Any) -> Arrays:
     seen = np.where(pairs[places] == first * size + second, counts[places], 0)
     losses = -np.log((seen + single[second] / single.sum()) / (single[first] + 1))
     return Arrays({"frequencies": np.array(losses.mean())}, frequencies="")
+
+
+def seen(corpus: Any, windows: Any) -> Arrays:
+    """Percent of windows whose first `PIECE` tokens occur in the training text, of which a part is searched."""
+    read = corpus.windows("train", np.zeros(1, np.int64), min(COUNTED, corpus.tokens("train")))[0]
+    text, dtype = read.astype(corpus.index.dtype).tobytes(), corpus.index.dtype
+    pieces = windows[:: max(len(windows) // SEARCHED, 1), :PIECE].cpu().numpy().astype(dtype)
+    return Arrays({"percent": np.array(100 * np.mean([one.tobytes() in text for one in pieces]))}, percent="")
 
 
 def copying(groups: Groups, windows: Any) -> Estimates:

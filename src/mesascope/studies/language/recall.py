@@ -36,6 +36,8 @@ RATES: dict[str, dict[str, float]] = {
     "languages": dict.fromkeys(KINDS, 0.01) | {"linear": 0.03, "mesa": 0.03},
     "regression": dict.fromkeys(KINDS, 0.03) | {"mesa": 0.01},
 }
+# Ridge regression with the ridge of the task's prior and noise, and with others, as factors of that ridge.
+RIDGES = {"least-squares": 1.0, "lower-ridge": 0.2, "higher-ridge": 5.0}
 cosine_plan = partial(plan, schedule="cosine", optimizer="adamw", weight_decay=0.01, clip=1.0)
 
 ASKED = {"nats": "nats lost an answer", "answered": "percent answered"}
@@ -149,13 +151,16 @@ def _judge_regression(lab: study.Lab, settings: Recall) -> dict[str, Any]:
     def judged() -> study.Estimates:
         import torch
 
-        known = learners.LeastSquares(settings.d * settings.noise**2)
-        best = [known(tasks.Context(inputs[:, :n], targets[:, :n]), inputs[:, n : n + 1])[:, 0]
-                for n in range(last.start, last.stop)]  # fmt: skip
+        def ridge_regression(factor: float) -> list[np.ndarray]:
+            known = learners.LeastSquares(factor * settings.d * settings.noise**2)
+            found = [known(tasks.Context(inputs[:, :n], targets[:, :n]), inputs[:, n : n + 1])[:, 0]
+                     for n in range(last.start, last.stop)]  # fmt: skip
+            return [error(torch.stack(found, 1))]
+
         errors = {
             kind: [error(net(fresh[:, :-1])[:, 0::2][:, last, :-1]) for net in each] for kind, each in trained.items()
         }
-        errors |= {"least-squares": [error(torch.stack(best, 1))], "nothing": [error(0.0)]}
+        errors |= {name: ridge_regression(factor) for name, factor in RIDGES.items()} | {"nothing": [error(0.0)]}
         return study.Estimates.of({("mse", name): each for name, each in errors.items()})
 
     lab.stage("regression", judged)
@@ -264,6 +269,11 @@ STUDY = Study(
                   "smaller than half of the variance of targets, 1", regression["mse", "least-squares"],
                   study.Bound(0.01, 0.5), ours("control: targets can be learned and are not in the context"),
                   quantifier="every", over="algorithms", at_least=1, about="algorithms"),
+            Claim("ridge-at-its-optimum", "ridge regression with a fifth and with five times the ridge has at least "
+                  "0.995 times its error",
+                  beside([regression.ratio(name, "least-squares") for name in [*RIDGES][1:]],
+                         "error with each other ridge / of ridge regression"), above(0.995), ours("premise"),
+                  quantifier="every", over="algorithms", at_least=1, about="algorithms"),
             Claim("own-kind", "control: all layers of each network are of the kind that it is judged as",
                   beside([stage("kinds")[f"{task} {kind}"] for task in RATES for kind in KINDS],
                          "share of layers of the network's kind, each task and kind"), above(0.999),
@@ -279,7 +289,8 @@ STUDY = Study(
                   recalled.difference("mesa", "linear", "answered"), above(0.0), ours("von Oswald et al. (2025)"),
                   premises=FOUND),
             Claim("mesa-solves", "a mesa layer's error is less than 1.5 times that of ridge regression",
-                  over_ridge("mesa"), below(1.5), ours("what the layer computes"), premises=("regressed",)),
+                  over_ridge("mesa"), below(1.5), ours("what the layer computes"),
+                  premises=("regressed", "ridge-at-its-optimum")),
             Claim("mesa-regresses", "a mesa layer's error is smaller than that of a linear and of a delta layer",
                   beside([over_ridge(kind) - over_ridge("mesa") for kind in OTHERS], "error over ridge regression's "
                          "less that of mesa, each kind"), above(0.0), ours("what the layer computes"),
@@ -294,6 +305,8 @@ STUDY = Study(
         Mutation("kinds of layers are exchanged", f"{__name__}:Recall.transformer", _exchanged, anew=True),
         Mutation("targets are those of other sequences", "mesascope.tasks:FewShotSequence.sample", _of_others),
         Mutation("pairs of a sequence are equal", "mesascope.tasks:FewShotSequence.sample", _repeated),
+        Mutation("ridges of ridge regression are a thousand times as large", f"{__name__}:RIDGES",
+                 lambda ridges: {name: 1000 * factor for name, factor in ridges.items()}),
         Mutation("words are of many automata", "mesascope.tasks:Automata.sample", _mixed),
     ),
     mutated={"training": cosine_plan(60, 1e-2, batch=8), "seeds": 8, "tasks": 100, "pairs": 6},

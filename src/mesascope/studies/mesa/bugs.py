@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -50,6 +51,29 @@ def _changing(sample: Callable[..., Any]) -> Any:
     return wrong
 
 
+def _layer_forgetting(attend: Callable[..., Any]) -> Any:
+    def wrong(self: Any, q: Any, k: Any, v: Any, log_forget: Any, *rest: Any) -> Any:
+        self.ridge_kind = "constant"  # as without forgetting; a ridge that is forgotten ends in an error
+        return attend(self, q, k, v, k.new_full(k.shape[:-1], math.log(0.8)), *rest)
+
+    return wrong
+
+
+def _layer_small_ridge(solving: Callable[..., Any]) -> Any:
+    def wrong(self: Any) -> dict[str, Any]:
+        options = solving(self)
+        return options | {"ridge": 0.01 * options["ridge"]}
+
+    return wrong
+
+
+def _transposed(products: Callable[..., Any]) -> Any:
+    def wrong(self: Any) -> Any:
+        return [one._replace(w_kq=one.w_kq.mT, w_pv=one.w_pv.mT) for one in products(self)]
+
+    return wrong
+
+
 def _small(ridges: dict[str, float]) -> dict[str, float]:
     return {name: 0.01 * ridge for name, ridge in ridges.items()}
 
@@ -57,6 +81,17 @@ def _small(ridges: dict[str, float]) -> dict[str, float]:
 _SEQUENCES = "mesascope.learners.sequences"
 _DYNAMICS = "mesascope.studies.mesa.dynamics"
 
+LAYER_FORGETTING = Mutation(
+    "mesa layers forget a fifth at each element", "mesascope.nets:MesaAttention._attend_many", _layer_forgetting
+)
+LAYER_SMALL_RIDGE = Mutation(
+    "ridges of mesa layers are a hundredth", "mesascope.nets:MesaAttention._solving", _layer_small_ridge
+)
+FEW_ELEMENTS = Mutation(
+    "only thirteen elements are judged", "mesascope.lenses:errors_by_time",
+    lambda errors: lambda groups, sequences, *rest: errors(groups, sequences[:, :14], *rest),
+)  # fmt: skip
+TRANSPOSED = Mutation("products of weights are transposed", "mesascope.nets:SequencePredictor.products", _transposed)
 ONE_LATER = Mutation("errors are those of one element later", "mesascope.evidence:Estimates.over", _one_later)
 FORGETTING = Mutation(
     "ridge regression forgets a fifth at each element", f"{_SEQUENCES}:RecursiveLeastSquares.__init__", _forgetting

@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import msgspec
 import numpy as np
 
-from mesascope import learners, lenses, nets, study, tasks
+from mesascope import constructions, learners, lenses, nets, study, tasks
 from mesascope.evidence.numbers import nominal
 from mesascope.studies.common import plan, watch_loss
 from mesascope.study import Claim, Figure, Line, Reading, StageReading, Training, above, below, ours, stage, two_sided
@@ -141,6 +141,12 @@ def least_squares(settings: Dynamics) -> dict[str, list[Any]]:
     return {"limit": [learners.RecursiveLeastSquares(ridge)], **named}
 
 
+def built_mesa_layer(lab: study.Lab, settings: Dynamics) -> Any:
+    """The mesa layer whose keys, values and ridge are set so that it is the limit."""
+    built, _ = constructions.mesa_least_squares(settings.family().d, RIDGES[settings.dynamics])
+    return built.float().to(lab.device)
+
+
 def tuned_ridge(
     lab: study.Lab, settings: Sequences, family: Any, features: Any = None, times: Sequence[int] | None = None
 ) -> Any:
@@ -237,6 +243,16 @@ def simulated_ridge() -> Claim:
         "simulated-ridge", "after 11 and 50 elements of orthogonal maps the error of ridge regression is within 20 % "
         "of that in a simulation, 8.6e-4 and 1.23e-4", relative, two_sided(0.2),
         ours("control: 10,000 sequences drawn outside of any study"), over="algorithms", at_least=1, about="algorithms",
+    )  # fmt: skip
+
+
+def built_at_the_limit() -> Claim:
+    """Control: a mesa layer forgets nothing and has the ridge that it is set to."""
+    by_time = labelled("by-time", {"built": ("trained", "a built mesa layer"), "limit": ("limit", "ridge regression")})
+    return Claim(
+        "built-at-the-limit", "after each number of elements the loss of a mesa layer that is built to be ridge "
+        "regression equals that of ridge regression within 0.1 %", by_time.ratio("built", "limit"), two_sided(1e-3),
+        ours("control: the layer's own mechanism"), over="algorithms", at_least=1, about="algorithms",
     )  # fmt: skip
 
 

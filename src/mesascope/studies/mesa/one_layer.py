@@ -61,9 +61,11 @@ def measure(lab: study.Lab, settings: dynamics.SingleLayers) -> None:
         "ablated": [_only(one, (0, 1), before=True) for one in found],
         **descents,
         "sums": [sums],
+        "built": [dynamics.built_mesa_layer(lab, settings)],
         **dynamics.least_squares(settings),
     }
-    fresh = dynamics.compare_predictors(lab, settings, family, groups, ROLES | KEYS, ["gd", "limit"])
+    shown = [*ROLES | KEYS, "built"]
+    fresh = dynamics.compare_predictors(lab, settings, family, groups, shown, ["gd", "limit"])
     middle = [one.between(0.5) for one in algorithms]
     ends = {"trained": trained["linear"], "other": groups["revalg"]}
     lab.stage("interpolation", lenses.measure_predictors, {**ends, "middle": middle}, [*ends], fresh)
@@ -110,6 +112,7 @@ STUDY = Study(
               main.ratio("linear", "sums"), above(0.995), ours("premise"), about="algorithms"),
         midpoint("interpolation"),
         dynamics.simulated_ridge(),
+        dynamics.built_at_the_limit(),
         dynamics.learns("linear", "mesa"),
     ),
     figures=(
@@ -173,7 +176,10 @@ STUDY = Study(
         "First elements are U(-1, 1), as in the authors' code; the thesis has N(0, I).",
         "Interpolation is between products of weights, without the retraining of the authors' code.",
     ),
-    mutations=(bugs.SMALL_RIDGE, bugs.FORGETTING, bugs.STOPPING, bugs.ONE_LATER),
+    mutations=(
+        bugs.LAYER_FORGETTING, bugs.LAYER_SMALL_RIDGE, bugs.SMALL_RIDGE, bugs.FORGETTING, bugs.STOPPING, bugs.ONE_LATER,
+        bugs.FEW_ELEMENTS, bugs.TRANSPOSED,
+    ),
     mutated={
         "training": dynamics.adamw_plan(60, 1e-2, batch=8), "mesa": dynamics.adamw_plan(20, 5e-2, batch=8),
         "tasks": 800, "tune_tasks": 50, "watch_tasks": 50,

@@ -110,6 +110,9 @@ STUDY = Study(
         "From Omniglot to MNIST, Fashion-MNIST and digits in place of miniImageNet to TieredImageNet, CUB and Cars, "
         "whose images cannot be passed on and whose numbers the thesis' text has lost.",
     ),
-    mutations=(few_shot.LEAK, few_shot.TRAINING_PART, few_shot.ANSWERS, few_shot.LABELS, few_shot.UNMASKED),
+    mutations=(
+        few_shot.LEAK, few_shot.TRAINING_PART, few_shot.ANSWERS, few_shot.LABELS, few_shot.UNMASKED,
+        few_shot.UNADAPTED,
+    ),
     mutated=few_shot.SMALL | {"domain_ways": 2},
 )  # fmt: skip

@@ -291,6 +291,11 @@ def _without_masks(factors: Any) -> Any:
     return wrong
 
 
+def no_gradient(gradients: Any) -> Any:
+    """Inner steps do not change the weights."""
+    return lambda *parts, **options: {name: 0 * one for name, one in gradients(*parts, **options).items()}
+
+
 _HERE = "mesascope.studies.sparse.few_shot"
 # Bugs that every few-shot study must notice.
 LEAK = Mutation("queries are the images of the context", "mesascope.studies.lab:Lab.draw", _queries_of_context)
@@ -306,6 +311,7 @@ UPHILL = Mutation(
     "inner steps go up the gradient", "mesascope.meta.maml:MAML._gradients",
     lambda gradients: lambda *parts, **options: {name: -one for name, one in gradients(*parts, **options).items()},
 )  # fmt: skip
+UNADAPTED = Mutation("inner steps change nothing", "mesascope.meta.maml:MAML._gradients", no_gradient)
 UNMASKED = Mutation("masks are not applied", "mesascope.meta.maml:MAML._factors_of_tasks", _without_masks, anew=True)
 # Settings at which networks learn within seconds.
 SMALL: dict[str, Any] = {

@@ -115,6 +115,9 @@ STUDY = Study(
         "Omniglot in place of miniImageNet, with fewer filters, as in sparse-maml, and 500 outer steps, as most of the "
         "cost is that of long inner loops.",
     ),
-    mutations=(few_shot.LEAK, few_shot.TRAINING_PART, few_shot.ANSWERS, few_shot.UPHILL, few_shot.UNMASKED),
+    mutations=(
+        few_shot.LEAK, few_shot.TRAINING_PART, few_shot.ANSWERS, few_shot.UPHILL, few_shot.UNMASKED,
+        few_shot.UNADAPTED,
+    ),
     mutated=few_shot.SMALL | {"lengths": (2, 4), "rates": (0.25, 0.5)},
 )  # fmt: skip

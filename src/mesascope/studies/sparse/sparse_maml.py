@@ -87,6 +87,9 @@ def _starts(column: str, **limits: Any) -> Lines:
     return Lines("", "outer steps", f"{column} (%)", lines, limits=limits)
 
 
+RELU_BOUNDS = dict.fromkeys(("quick", "paper", "mini-imagenet"), two_sided(1.0, around=0.0)) | {
+    "mini-imagenet-resnet12": above(0.0)
+}
 STUDY = study.Study(
     name="sparse-maml",
     source=f"{few_shot.THESIS}, sections 4.3.1 and 4.3.3",
@@ -148,9 +151,11 @@ STUDY = study.Study(
                   above(-0.5), printed(SECTION)),
             Claim("shrinkage-as-maml", "learned strengths of a pull to the start make MAML at most half a point more "
                   "accurate", points_above("shrinkage", "maml", names=WORDS), below(0.5), printed("section 4.3.1")),
-            Claim("relu-as-masks", "the accuracies of rectified rates and of masks differ by at most one point",
-                  points_above("sparse-relu-maml", "sparse-maml"), two_sided(1.0, around=0.0), printed(SECTION),
-                  reported=Reported((-0.2, -0.23), "printed, 1-shot and 5-shot miniImageNet")),
+            Claim("relu-as-masks", "the accuracies of rectified rates and of masks differ by at most one point; with "
+                  "ResNet-12 rectified rates are more accurate",
+                  points_above("sparse-relu-maml", "sparse-maml"), RELU_BOUNDS, printed(SECTION),
+                  reported=Reported((-0.2, -0.23, 1.37, 2.99), "printed, 1-shot and 5-shot miniImageNet, then both of "
+                                    "ResNet-12")),
             Claim("exp-lowers-early", "rates that cannot close end lower in the first layer than in the last",
                   rates.map(lambda one: np.log2(one["rate 0"][:, -1] / one[f"rate {_layers_of(one) - 1}"][:, -1]),
                             "log2 of exp-MAML's mean rate, first layer over last"), below(0.0), printed(SECTION)),
@@ -167,6 +172,7 @@ STUDY = study.Study(
     ),
     mutations=(
         few_shot.LEAK, few_shot.TRAINING_PART, few_shot.ANSWERS, few_shot.LABELS, few_shot.UPHILL, few_shot.UNMASKED,
+        few_shot.UNADAPTED,
     ),
     mutated=few_shot.SMALL,
 )  # fmt: skip
