@@ -206,6 +206,38 @@ def test_a_device_that_is_not_there_is_refused(tmp_path, monkeypatch, capsys):
     assert "device must be one that torch finds (cpu" in capsys.readouterr().err
 
 
+OF_BATCH = "a batch must fit into memory, but Net ran out of it with accumulate=1"
+OF_TASKS = "the tasks must fit into memory, but Net ran out of it on 9 tasks"
+
+
+@pytest.mark.parametrize(
+    ("study", "said", "remedy"),
+    [
+        ("language-mesa", OF_BATCH, "double --accumulate"),
+        ("softmax", OF_BATCH, "halve --training.batch or --two-heads.training.batch"),
+        ("softmax", OF_TASKS, "halve --tasks, --sweep-tasks or --tune-tasks"),
+        ("language-mesa", OF_TASKS, "pass at most 4"),
+    ],
+)
+def test_memory_that_runs_out_names_the_flags_that_halve_it(study, said, remedy, tmp_path, monkeypatch, capsys):
+    def without_memory(*given):
+        raise ArgumentError(f"{said}: pass at most 4.") from MemoryError("can't allocate memory")
+
+    monkeypatch.setattr("mesascope.studies.run_study", without_memory)
+    assert main(["run", study, "--device", "cpu", "--out", str(tmp_path / "run")]) == 2
+    assert capsys.readouterr().err == f"mesascope: {said}: {remedy}.\n"
+
+
+def test_memory_that_runs_out_elsewhere_names_the_flags_of_batches_and_tasks(tmp_path, monkeypatch, capsys):
+    def without_memory(*given):
+        raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB.\nSee")
+
+    monkeypatch.setattr("mesascope.studies.run_study", without_memory)
+    assert main(["run", "two-steps", "--device", "cpu", "--out", str(tmp_path / "run")]) == 2
+    said = "but are not (CUDA out of memory. Tried to allocate 2.00 GiB): halve --training.batch, or halve --t"
+    assert said in capsys.readouterr().err
+
+
 def test_resuming_with_another_version_says_so(finished, drawn_before, tmp_path, capsys):
     path = tmp_path / "older"
     shutil.copytree(finished[0], path)

@@ -92,6 +92,14 @@ def test_losses_are_cross_entropies_of_the_tokens_that_follow():
     torch.testing.assert_close(next_token_loss(both, windows.expand(2, -1, -1))[0], losses.mean())
 
 
+@pytest.mark.parametrize(("at_once", "remedy"), [(2, "halve it"), (1, "use a smaller model")])
+def test_windows_that_do_not_fit_into_memory_name_how_many_ran_at_once(at_once, remedy):
+    model = language_model_config("softmax", 16, 32, width=8, n_heads=2).build(stream(0, "init"))
+    model.forward = mock.Mock(side_effect=torch.OutOfMemoryError("CUDA out of memory"))
+    with pytest.raises(ArgumentError, match=f"at_once must let as many windows fit .*, but is {at_once}: {remedy}"):
+        token_losses(model, torch.zeros(4, 9, dtype=torch.long), at_once)
+
+
 @pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("dtype", [None, torch.bfloat16])
 def test_losses_by_blocks_of_tokens_are_those_of_all(tied, dtype, monkeypatch):

@@ -213,8 +213,11 @@ def test_memory_that_runs_out_is_said_in_a_sentence():
     def greedy(context, xq):
         return xq.new_empty(2**60)
 
-    with pytest.raises(ArgumentError, match=r"must fit into memory, but greedy ran out of it: pass fewer tasks"):
+    rule, count = "^the tasks must fit into memory, but greedy ran out of it on", len(EPISODES.xq)
+    with pytest.raises(ArgumentError, match=f"{rule} {count} tasks: pass at most {count // 2}, or smaller ones"):
         per_task_errors(greedy, EPISODES)
+    with pytest.raises(ArgumentError, match=rf"{rule} 1 task: pass smaller ones\.$"):
+        per_task_errors(greedy, EPISODES.part(0, 1))
 
 
 @pytest.mark.parametrize("rows", [25, 26, 40])

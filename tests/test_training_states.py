@@ -9,6 +9,7 @@ from torch import nn
 from training_cases import BASE, Net, batch_at, loss
 
 from mesascope.errors import ArgumentError, NumericalError
+from mesascope.tasks.calling import predict
 from mesascope.training import Ensemble, EnsembleState, ModuleState, ParameterGroup, fit
 
 EACH_OPTIMIZER = pytest.mark.parametrize(
@@ -335,6 +336,20 @@ def test_running_out_of_memory_is_not_tried_again():
     with pytest.raises(RuntimeError, match="allocate memory"):
         ensemble(torch.ones(2, 8, 3))
     assert len(calls) == 1
+
+
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("can't allocate memory")])
+@pytest.mark.parametrize(("kind", "made"), [(ModuleState, lambda: Net(0)), (EnsembleState, lambda: [Net(0), Net(1)])])
+def test_a_batch_that_does_not_fit_into_memory_names_what_halves_it(kind, made, error):
+    def raising(model, batch):
+        raise error
+
+    said = "^a batch must fit into memory, but Net ran out of it with accumulate=2: train with accumulate=4, which"
+    with pytest.raises(ArgumentError, match=said):
+        kind(made(), raising, plan(), accumulate=2).update(torch.ones(2, 8, 3))
+    greedy = kind(made(), lambda model, batch: predict(lambda x: x.new_empty(2**60), batch), plan())
+    with pytest.raises(ArgumentError, match="accumulate=1: train with accumulate=2"):
+        greedy.update(torch.ones(2, 8, 3))
 
 
 # One module

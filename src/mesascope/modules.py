@@ -231,9 +231,12 @@ def _device(module: nn.Module) -> torch.device:
     return next((weight.device for weight in module.parameters()), torch.device("cpu"))
 
 
-def out_of_memory(error: BaseException) -> bool:
-    """True if torch ran out of memory on any device."""
-    return isinstance(error, torch.OutOfMemoryError) or "t allocate memory" in str(error)
+def out_of_memory(error: BaseException | None) -> bool:
+    """True if torch ran out of memory on any device, or if this caused the error."""
+    if error is None:
+        return False
+    own = isinstance(error, torch.OutOfMemoryError) or "t allocate memory" in str(error)
+    return own or out_of_memory(error.__cause__)
 
 
 def require_initialised(argument: str, module: nn.Module) -> None:

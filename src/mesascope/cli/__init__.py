@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from mesascope.cli.parsing import naming_flags, parsed
+from mesascope.cli.parsing import memory_remedy, naming_flags, parsed
 from mesascope.cli.run import with_own_study
 from mesascope.errors import MesascopeError
 
@@ -51,8 +51,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (MemoryError, OverflowError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and "memory" not in str(error):
             raise
-        what = "smaller numbers" if isinstance(error, OverflowError) else "fewer tasks, a smaller batch or fewer seeds"
-        return _refused(f"settings must be such that they can be computed, but are not ({_first(error)}): pass {what}.")
+        remedies = [memory_remedy(arguments, training) for training in (True, False)]
+        remedy = ", or ".join(filter(None, remedies)) or "pass fewer tasks, a smaller batch or fewer seeds"
+        remedy = "pass smaller numbers" if isinstance(error, OverflowError) else remedy
+        return _refused(f"settings must be such that they can be computed, but are not ({_first(error)}): {remedy}.")
     except KeyboardInterrupt as stop:
         _refused(f"the command was interrupted{_advice(stop, ': ')}.")
         return 130

@@ -95,7 +95,7 @@ def naming_flags(arguments: Sequence[str]) -> Iterator[None]:
     try:
         yield
     except MesascopeError as error:
-        name, _, rest = str(error).partition(" ")
+        name, _, rest = _with_flags_for_memory(error, arguments).partition(" ")
         given = {token.partition("=")[0].replace("_", "-") for token in arguments if token.startswith("--")}
         own = [flag for flag in given if re.split(r"--|\.", flag)[-1].replace("-", "_") == name]
         flags = [flag for flag in _settings_flags(arguments) if re.search("[-.]", flag[2:])]
@@ -103,6 +103,24 @@ def naming_flags(arguments: Sequence[str]) -> Iterator[None]:
             field = re.escape(flag.removeprefix("--").replace("-", "_"))
             rest = re.sub(rf"(?<![-\w.]){field}\b", flag, rest)
         raise type(error)(f"{own[0] if len(own) == 1 else name} {rest}") from None
+
+
+def _with_flags_for_memory(error: MesascopeError, arguments: Sequence[str]) -> str:
+    """Message of an error; if memory ran out, its remedy is the flags that halve the memory, where there are any."""
+    said, _, remedy = str(error).rpartition(": ")
+    if error.__cause__ is None or "must fit into memory" not in said:
+        return str(error)
+    return f"{said}: {memory_remedy(arguments, training=said.startswith('a batch')) or remedy.rstrip('.')}."
+
+
+def memory_remedy(arguments: Sequence[str], training: bool) -> str:
+    """Advice to halve the memory of a training or an evaluation by the command's flags; "" if it has none for it."""
+    flags = _settings_flags(arguments)
+    if training and "--accumulate" in flags:
+        return "double --accumulate"
+    noun = "batch" if training else "tasks"
+    own = [flag for flag in flags if re.split(r"[-.]", flag)[-1] == noun]
+    return f"halve {', '.join(own[:-1])} or {own[-1]}" if own[1:] else "".join(f"halve {flag}" for flag in own)
 
 
 def _settings_flags(arguments: Sequence[str]) -> list[str]:

@@ -18,6 +18,7 @@ from mesascope.language.tokenizing import load_tokenizer, tokenizer_checksum
 from mesascope.language.windows import TextWindows
 from mesascope.measurement import Measurement
 from mesascope.modes import guarded
+from mesascope.modules import out_of_memory
 from mesascope.nets import LanguageModel
 from mesascope.shapes import Float, Int, Tensor
 from mesascope.training import Ensemble
@@ -39,10 +40,19 @@ def token_losses(model: nn.Module, windows: Int[Tensor, "n t"], at_once: int = 8
     Args:
         windows: independent windows of tokens.
         at_once: batch size.
+
+    Raises:
+        ArgumentError: so many windows at once do not fit into memory.
     """
     at_once = require_count("at_once", at_once)
-    with torch.no_grad():
-        return torch.cat([losses_of(model, part) for part in windows.split(at_once)])
+    try:
+        with torch.no_grad():
+            return torch.cat([losses_of(model, part) for part in windows.split(at_once)])
+    except RuntimeError as error:
+        if not out_of_memory(error):
+            raise
+        remedy = "use a smaller model" if at_once == 1 else "halve it"
+        refuse("at_once", "let as many windows fit into memory", at_once, remedy)
 
 
 def in_context_score(losses: Float[Tensor, "n predicted"]) -> Measurement:

@@ -14,6 +14,7 @@ from mesascope.errors import ArgumentError, ArgumentTypeError, MesascopeError, r
 from mesascope.modules import out_of_memory, run_with
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks.episodes import Context, Episode, check_episode, check_sequence
+from mesascope.text import counted
 
 # Parts of torch's error messages that `guarded` and lenses explain.
 _EXPLAINED_ELSEWHERE = ("nference tensor", "requires grad")
@@ -43,7 +44,7 @@ def require_labels(family: Any, tasks: Episode | Tensor) -> None:
 def sample_tasks(family: Any, tasks: int, generator: torch.Generator) -> Any:
     """``tasks`` tasks of ``family``: an `Episode`, or sequences ``(tasks, t, d)``."""
     require_family(family)
-    with explain_torch_errors(family, ()):
+    with explain_torch_errors(family, (), tasks):
         batch = family.sample(tasks, generator)
     if not isinstance(batch, Episode | Tensor):
         raise ArgumentTypeError(
@@ -210,15 +211,22 @@ def takes(model: Any, inputs: tuple[Any, ...]) -> bool:
 
 
 @contextmanager
-def explain_torch_errors(model: Any, inputs: tuple[Any, ...]) -> Iterator[None]:
-    """Within this context, torch's errors about memory, derivatives, dtypes and devices are reworded for ``model``."""
+def explain_torch_errors(model: Any, inputs: tuple[Any, ...], tasks: int | None = None) -> Iterator[None]:
+    """Within this context, torch's errors about memory, derivatives, dtypes and devices are reworded for ``model``.
+
+    Args:
+        tasks: number of tasks; that of the inputs if None.
+    """
     try:
         yield
     except RuntimeError as error:
         said = str(error)
         if out_of_memory(error):
+            shapes = [tensor.shape[:-2] for tensor in _tensors(inputs)]
+            count = tasks or (shapes[0].numel() if shapes else 1)
+            some = f"pass at most {count // 2:,}, or smaller ones" if count > 1 else "pass smaller ones"
             raise ArgumentError(
-                f"the tasks must fit into memory, but {label(model)} ran out of it: pass fewer tasks, or smaller ones."
+                f"the tasks must fit into memory, but {label(model)} ran out of it on {counted(count, 'task')}: {some}."
             ) from error
         if "derivative for" in said and "not implemented" in said:
             raise ArgumentError(
@@ -226,7 +234,7 @@ def explain_torch_errors(model: Any, inputs: tuple[Any, ...]) -> Iterator[None]:
                 f"{label(model)} is not ({' '.join(said.split())}): pass order=1 to a meta-learner, or replace the "
                 "operation."
             ) from error
-        tensors = [tensor for part in inputs for tensor in (part if isinstance(part, tuple) else (part,))]
+        tensors = _tensors(inputs)
         for name, call in (("dtype", ".float() or .double()"), ("device", ".to(device)")):
             other = _other(model, tensors, name)
             if other is not None and (name in said or "same" in said):
@@ -236,6 +244,10 @@ def explain_torch_errors(model: Any, inputs: tuple[Any, ...]) -> Iterator[None]:
                     f"{call}."
                 ) from error
         raise
+
+
+def _tensors(inputs: tuple[Any, ...]) -> list[Tensor]:
+    return [tensor for part in inputs for tensor in (part if isinstance(part, tuple) else (part,))]
 
 
 def _other(model: Any, tensors: list[Tensor], name: str) -> Any:

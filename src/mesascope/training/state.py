@@ -10,9 +10,10 @@ import torch
 from torch import nn
 
 from mesascope.errors import ArgumentError, require_callable, require_instance
+from mesascope.modules import out_of_memory
 from mesascope.ops import without_reading_values
 from mesascope.shapes import Float, Tensor
-from mesascope.tasks.calling import explain_torch_errors
+from mesascope.tasks.calling import explain_torch_errors, label
 from mesascope.training import optimizers
 from mesascope.training.judging import evaluate
 from mesascope.training.modes import Modes
@@ -93,8 +94,22 @@ class OptimizedState:
         self._modes.update()
         self._optimizer.zero_grad()
         drawing = drawing_from(self.seed, stream, self.step, self._device)
-        with drawing, explain_torch_errors(self._module, ()), without_reading_values():
+        with self._explaining_memory(), drawing, explain_torch_errors(self._module, ()), without_reading_values():
             yield
+
+    @contextmanager
+    def _explaining_memory(self) -> Iterator[None]:
+        """Within this context, an error for lack of memory names the setting that halves the activations."""
+        try:
+            yield
+        except Exception as error:
+            if not out_of_memory(error):
+                raise
+            raise ArgumentError(
+                f"a batch must fit into memory, but {label(self._module)} ran out of it with "
+                f"accumulate={self.accumulate}: train with accumulate={2 * self.accumulate}, which halves the memory "
+                "of activations, or with half the batch."
+            ) from error
 
     def _loss_of_part(self, model: Any, batch: Any, index: int, axis: int = 0) -> Tensor:
         """Loss on part ``index`` of a batch, in the dtype of autocast."""
