@@ -30,7 +30,9 @@ from mesascope.ops import (
     RootedMesaState,
     mesa_attention,
     mesa_attention_reference,
+    mesa_chebyshev,
     mesa_conjugate_gradients,
+    mesa_neumann,
     mesa_recursion,
     mesa_step,
     without_reading_values,
@@ -43,6 +45,8 @@ from mesascope.training import keep_freed_memory
 RESULTS = Path(__file__).parent / "results" / "mesa.json"
 HEADS, D = 16, 64
 CONSTANT = {"ridge_kind": "constant"}
+# Published methods, with 30 iterations or terms each.
+THIRTY = {"30 cg": mesa_conjugate_gradients, "30 Neumann": mesa_neumann, "30 Chebyshev": mesa_chebyshev}
 # How factors of forgetting are drawn from uniform numbers.
 GATES: dict[str, Callable[[Tensor], Tensor]] = {
     "1": torch.ones_like,
@@ -115,7 +119,7 @@ def accuracy() -> list[dict]:
         wide = {name: part.detach().double().requires_grad_() for name, part in rough.items()}
         exact = run(wide, mesa_attention_reference, ridge_kind=kind)
         row: dict = {**case, "ridge_kind": kind, "condition": condition(rough, kind == "decaying")}
-        for method, function in (("exact", mesa_attention), ("reference", mesa_attention_reference)):
+        for method, function in {"exact": mesa_attention, "reference": mesa_attention_reference, **THIRTY}.items():
             found = run(rough, function, ridge_kind=kind)
             errors = [float((one.double() - true).norm() / true.norm()) for one, true in zip(found, exact, strict=True)]
             row |= {f"{method} y": errors[0], f"{method} gradients": max(errors[1:])}
@@ -151,7 +155,7 @@ def by_length(lengths: Sequence[int], d: int = D) -> list[dict]:
         }
         if t <= 512 and d == D:
             cases["recurrence"] = partial(run, leaves, mesa_recursion)
-            cases["30 cg"] = partial(run, leaves, mesa_conjugate_gradients, **CONSTANT)
+            cases |= {name: partial(run, leaves, method, **CONSTANT) for name, method in THIRTY.items()}
         times = milliseconds(cases, rounds=6 if t <= 1024 else 3)
         memory = {f"{name} MiB": in_own_process(name, t) for name in ("mesa", "softmax")} if d == D else {}
         rows.append({"t": t, **times, "mesa / softmax": times["mesa"] / times["softmax"], **memory})
