@@ -13,6 +13,7 @@ import numpy as np
 
 from mesascope.errors import require_instance
 from mesascope.evidence import Verdicts
+from mesascope.evidence.schema import ClaimRecord
 from mesascope.identification.answer import Answer, Identification, in_percent
 from mesascope.identification.behaviour import Behaviour
 from mesascope.identification.conditions import HALF, OWN, QUARTER
@@ -94,7 +95,7 @@ def claims(found: Identification | Course) -> Verdicts:
     farthest = max(differences, key=lambda one: one.high if standing.names else one.low)
     bound = EXACT if standing.kind == RUNS else found.tolerance
     equal = bool(standing.names) or bool(standing.undecided)
-    record = {
+    record: ClaimRecord = {
         "id": "algorithm",
         "sentence": found.exactly.rstrip("."),
         "measures": f"squared difference from {nearest.candidate} over the variance of predictions, largest of "
