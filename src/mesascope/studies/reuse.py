@@ -19,9 +19,9 @@ from mesascope.shapes import Tensor
 from mesascope.studies.running import differences
 from mesascope.training import Training
 
-# What to log of one network while training.
+# Function from a network in training to the metrics to log.
 Watch = Callable[[Any], Mapping[str, float]]
-# Watches of a training that has left these tensors.
+# Function from the tensors of a finished training to its watches.
 Finished = Callable[[Mapping[str, Tensor]], Sequence[Watch]]
 
 

@@ -16,7 +16,7 @@ from mesascope import adapters, constructions, nets, tasks, training
 from mesascope.studies.identifying.regressors import stream
 
 Array = np.ndarray
-# By name, what makes a learner, and the candidate that it equals.
+# Learners and the candidates that they equal, by name.
 Aliens = Mapping[str, tuple[Any, str | None]]
 
 

@@ -25,7 +25,7 @@ from mesascope.studies.identifying.aliens import alien, aliens
 from mesascope.studies.identifying.regressors import stream
 from mesascope.study import Arrays, Bound, Claim, Count, Figure, Grid, Lines, Reading, Study, above, below, frozen, ours
 
-# How learners are asked: as they are, as functions of arrays, as regressors of scikit-learn, as models of text.
+# Interfaces of learners: as they are, as functions of arrays, as regressors of scikit-learn, as models of text.
 ADAPTERS = ("torch", "NumPy", "scikit-learn", "text")
 # All ways: recorded calls, too. Aliens have adapters of their own.
 WAYS = (*ADAPTERS, "replay", "alien")

@@ -53,7 +53,7 @@ class LanguageMesa:
         700, 16, learning_rate=6e-3, schedule="cosine", warmup_steps=70, decay_from=0.0, final_rate=0.1,
         optimizer="adamw", betas=(0.9, 0.95), weight_decay=0.1, clip=1.0, evaluate_every=100,
     )  # fmt: skip
-    """How networks train; a batch is of windows."""
+    """Training of the networks; the batch size is in windows."""
     accumulate: Count = 1  # Parts of a batch that run one after the other.
     autocast: Literal["none", "bfloat16"] = "none"  # Precision of activations while training.
     tuned: bool = False  # Train each kind at a rate of its own, found on other windows, in place of training's.

@@ -47,7 +47,7 @@ languages, regression = stage("languages"), stage("regression", mse="error", **{
 
 @study.frozen
 class Recall:
-    training: Training = cosine_plan(1000, 3e-3, batch=32, warmup_steps=100)  # How the networks train.
+    training: Training = cosine_plan(1000, 3e-3, batch=32, warmup_steps=100)  # Training of the networks.
     tuned: bool = False  # Train each kind at a rate of its own, found on other sequences, in place of training's.
     seeds: Count = 8  # Networks trained of each kind, one a seed.
     tasks: Count = 500  # Sequences that they are judged on.

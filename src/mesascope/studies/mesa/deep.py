@@ -43,9 +43,9 @@ retrained_path = stage("retrained-interpolation", trained="six layers")
 @study.frozen
 class DeepLayers(dynamics.Probing, dynamics.Constructed):
     init_scale: float = 0.05  # Variance of the initial weights, times depth and fan-in.
-    shallow: Training = adamw_plan(2000, 3e-3, batch=128, clip=0.1)  # How networks of two and four layers train.
+    shallow: Training = adamw_plan(2000, 3e-3, batch=128, clip=0.1)  # Training of networks of two and four layers.
     blocks: Training = adamw_plan(2000, 1e-3, batch=128, clip=0.1, weight_decay=0.0)
-    """How the sixteen coefficients of each layer and head train on."""
+    """Further training of the sixteen coefficients of each layer and head."""
 
     def stack(self, n_layers: int) -> Any:
         """The config of so many linear layers."""

@@ -29,7 +29,7 @@ Several = Annotated[int, msgspec.Meta(ge=2)]
 # Groups of predictors by name, the role and the label of each.
 Shown = Mapping[str, tuple[Any, str]]
 
-# How networks on constructed tokens train, and one linear layer at the paper preset.
+# Training of networks on constructed tokens, and of one linear layer at the paper preset.
 adamw_plan = partial(plan, optimizer="adamw", weight_decay=0.1)
 ONE_LAYER = adamw_plan(2500, 1e-3, batch=256)
 _PRODUCTS = ("w_kq", "w_pv")
@@ -47,7 +47,7 @@ QUICK: dict[str, Any] = {
 
 @study.frozen
 class Sequences:
-    training: Training  # How the networks train.
+    training: Training  # Training of the networks.
     seeds: study.Count = 5  # Networks trained, one a seed.
     tasks: Several = 20_000  # Fresh sequences that networks and algorithms are compared on.
     tune_tasks: Several = 10_000  # Sequences that references are tuned on.
@@ -66,7 +66,7 @@ class Dynamics(Sequences):
 @study.frozen
 class Constructed(Dynamics):
     init_scale: float = 0.006  # Variance of the initial weights, times depth and fan-in.
-    mesa: Training = adamw_plan(2000, 1e-2, batch=128)  # How mesa layers train.
+    mesa: Training = adamw_plan(2000, 1e-2, batch=128)  # Training of mesa layers.
 
     def network(
         self,

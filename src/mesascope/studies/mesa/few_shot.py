@@ -42,7 +42,7 @@ pairs = stage("pairs")
 
 @study.frozen
 class Prompting(Dynamics):
-    prompt: study.Training = plan(1500, 1e-2, batch=64)  # How an EOS element trains, and then a prefix.
+    prompt: study.Training = plan(1500, 1e-2, batch=64)  # Training of an EOS element, and then of a prefix.
 
     def family(self) -> tasks.LinearDynamics:
         """The sequences that transformers train on, first elements as inputs of pairs are."""

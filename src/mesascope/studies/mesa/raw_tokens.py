@@ -36,7 +36,7 @@ DEVIATIONS = (
 @study.frozen
 class Transformers(Sequences):
     added: ClassVar[dict[str, bool]] = {"normalise_keys": True}
-    mesa: Training = cosine_plan(6000, 5e-3, batch=64, warmup_steps=600)  # How hybrids with a mesa layer train.
+    mesa: Training = cosine_plan(6000, 5e-3, batch=64, warmup_steps=600)  # Training of hybrids with a mesa layer.
     normalise_keys: bool = False  # Mesa layers divide keys and queries by their L2 norms.
     averaged_tasks: study.Count = 10  # Sequences that sensitivities and attention are averaged over.
 

@@ -37,7 +37,7 @@ main = dynamics.labelled("comparison", ROLES)
 class FullTransformers(dynamics.Probing, raw_tokens.Transformers, dynamics.Dynamics):
     # Gradients of linear layers grow with the third power of what they read.
     linear: Training = cosine_plan(2500, 1e-3, batch=64, warmup_steps=250, clip=0.1)
-    """How hybrids of a softmax and six linear layers train: gently and not for long, or their loss springs back."""
+    """Training of hybrids of a softmax and six linear layers: few steps at a low rate, or their loss rises again."""
 
 
 def measure(lab: study.Lab, settings: FullTransformers) -> None:
