@@ -89,7 +89,7 @@ def softmax(leaves: dict[str, Tensor]) -> None:
 
 @cache
 def cotangent(shape: torch.Size) -> Tensor:
-    """What the outputs' gradient is taken along; drawn once, in float32 so that every dtype gets the same."""
+    """Random cotangent of the outputs; drawn once, in float32, so that it is the same in every dtype."""
     return torch.randn(shape, generator=stream(0, "cotangent"))
 
 

@@ -72,7 +72,7 @@ class Popen:
         self.send_signal(signal.SIGKILL)
 
     def output(self):
-        """What it has written to standard output and to standard error."""
+        """Text on standard output and on standard error."""
         return tuple(Path(file.name).read_text() for file in self._files)
 
 
@@ -131,7 +131,7 @@ def started(request):
 
 
 def exit_code(arguments):
-    """What python itself makes of how a program ends."""
+    """Exit code of a program, by python's rules."""
     try:
         if arguments[0] == "-m":
             sys.argv = arguments[1:]

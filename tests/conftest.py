@@ -85,7 +85,7 @@ def unchecked_module():
 
 @pytest.fixture(params=["at once", "in turn"])
 def members(request, monkeypatch):
-    """How an ensemble runs its members, which depends on their size."""
+    """The two ways in which an ensemble runs its members, which depend on their size."""
     monkeypatch.setattr("mesascope.training.ensemble._BUSY", 2**27 if request.param == "at once" else -1)
     return request.param
 

@@ -243,7 +243,7 @@ def test_mesanets_function_agrees_with_flash_linear_attentions_own_definition():
 
 
 def mesa_net_weights(heads=3, d=8, width=16, gate=True):
-    """By fla's names and in its shapes."""
+    """Random weights with fla's names and shapes."""
     generator, key = torch.Generator().manual_seed(1), heads * d
 
     def draw(*shape):

@@ -1,4 +1,4 @@
-"""What other people's tools expect of an attention layer: linear modules, grouped heads, marks against weight decay."""
+"""Interface of attention layers to other packages: linear modules, grouped heads, marks against weight decay."""
 
 import contextlib
 import copy
@@ -36,7 +36,7 @@ def layer(attention, *sizes, seed=0, **options):
 
 @each_attention
 def test_all_matrices_are_those_of_linear_modules(attention):
-    """As tools for adapters and quantisation look for them, and called as modules, so that these can stand in."""
+    """Tools for adapters and quantisation look for these modules and replace them, so layers must call them."""
     net = layer(attention, 8, 2, **EVERYTHING)
     linear = {name for name, part in net.named_modules() if type(part) is nn.Linear}
     assert linear == {f"{name}_proj" for name in ("q", "k", "v", "o", "forget", "beta", "gate")}

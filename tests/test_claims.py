@@ -30,7 +30,7 @@ CLAIMS = [HALF, EQUAL, OPEN]
 
 
 class Frame:
-    """What of a data frame is used."""
+    """The used part of a data frame's interface."""
 
     columns = tuple(LOSSES)
 
@@ -199,7 +199,7 @@ def run_pytest(tmp_path, monkeypatch):
     )
 
     def run(*arguments, alone=False, **environment):
-        """Where packages that were imported before matter to it, ``alone``, in a process that has none."""
+        """Run pytest; with ``alone``, in a new process, for tests to which packages imported before matter."""
         monkeypatch.chdir(project)
         line = [script, "-W", "error", *arguments]
         if alone:

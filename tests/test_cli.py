@@ -157,7 +157,7 @@ def test_report_and_ledger_read_the_run(finished, drawn_before, tmp_path, monkey
 
 @pytest.fixture
 def shown(capsys):
-    """What a command prints on standard output, in this process."""
+    """Standard output of a command, run in this process."""
 
     def call(*arguments):
         assert main([*arguments]) == 0

@@ -1,4 +1,4 @@
-"""What constructions are made of, beyond their equality to algorithms (tests/test_registries.py)."""
+"""Weights of constructions; tests/test_registries.py tests that constructions equal their algorithms."""
 
 import pytest
 import torch

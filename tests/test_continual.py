@@ -36,7 +36,7 @@ NET = ClassifierConfig("mlp", width=20, size=8, classes=10)
 
 
 def streams(*seeds, tasks=3, samples=20):
-    """Of each seed, stacked."""
+    """Streams of several seeds, stacked."""
     drawn = [RotatedDigits(samples, 30).sample(tasks, stream(seed, "tasks")) for seed in seeds]
     x, y, xq, yq = (
         torch.stack(parts) for parts in zip(*((*one.context, one.xq, one.yq) for one in drawn), strict=True)
@@ -245,7 +245,7 @@ def clipped(gradients, most=2.0):
 
 @pytest.mark.parametrize("kind", [LaMAML, Sync, SparseLaMAML])
 def test_a_glance_is_what_its_equations_say(kind):
-    """Of a batch before there is a past."""
+    """The first batch, for which there is no past."""
     method = kind(learning_rate=5.0, glances=1)
     state, tasks = state_of(method, 0), streams(0)
     weights = [one[0].clone() for one in state._at.weights]
@@ -361,7 +361,7 @@ def test_gem_is_gradient_descent_where_nothing_is_at_odds():
 
 
 def test_mer_is_slow_steps_towards_quick_ones():
-    """Of one example before there is a past: a step of the learning rate, of which a share is kept, thrice."""
+    """The first example, for which there is no past: three steps of the learning rate, of which a share is kept."""
     state, tasks = state_of(MER(0.3, within=0.2, across=0.5, batches=3), 0), streams(0)
     start = weights = [one[0].clone() for one in state._at.weights]
     batch = batch_of(tasks, 0, 1)

@@ -468,7 +468,7 @@ def test_intervals_cover_as_the_page_says(unchecked):
 
 
 def test_false_discoveries_are_controlled_over_all_claims():
-    """Of 300 claims whose values lie on their bounds and 20 far inside, those that stand are the 20."""
+    """With 300 claims whose values lie on their bounds and 20 far inside, only the 20 stand."""
     rng = np.random.default_rng(0)
     on, inside = rng.normal(1.0, 0.1, (300, 8)), rng.normal(0.0, 0.1, (20, 16))
     found = [judged(claim(quantifier="median"), "quick", {"x": x}) for x in [*on, *inside]]

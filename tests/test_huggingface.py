@@ -262,7 +262,7 @@ def test_trainer_trains_it(packed, tmp_path):
 
 
 def packed_as(kind, lengths, tokens):
-    """What callers tell of documents that lie in one row."""
+    """Keywords by which callers describe several documents in one row."""
     ends = torch.tensor([0, *lengths], dtype=torch.int32).cumsum(0, dtype=torch.int32)
     return {
         "position_ids": {"position_ids": torch.cat([torch.arange(length) for length in lengths])[None]},

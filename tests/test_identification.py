@@ -133,7 +133,7 @@ def test_a_candidate_is_named_behind_every_adapter(name, adapter, tmp_path, unch
 
 
 def test_estimators_that_remember_answer_as_those_of_scikit_learn():
-    """What they answered to other tasks, or with other settings, they do not repeat."""
+    """Answers to other tasks, or with other settings, are not returned again."""
     svm = pytest.importorskip("sklearn.svm")
     one = next(one for one in candidates() if one.name == "sklearn SVR")
     for seed, strength in ((0, 1.0), (1, 1.0), (0, 10.0), (0, 1.0)):

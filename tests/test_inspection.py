@@ -1,4 +1,4 @@
-"""What is said of a language model's heads, against patterns put in their place and sums of keys."""
+"""Inspection of a language model's heads, against planted patterns and sums of keys."""
 
 import dataclasses
 

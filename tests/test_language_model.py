@@ -177,7 +177,7 @@ def test_tokens_that_it_lacks_and_nan_are_refused_and_tensors_are_read():
 
 
 def peaked(tokens):
-    """Of three numbers after any prompt: 1.0 with probability .5, 2.0 with .3 and -4.0 with .2."""
+    """A model that predicts, after any prompt, 1.0 with probability .5, 2.0 with .3 and -4.0 with .2."""
     logits = torch.full((*tokens.shape, len(WORDS)), -torch.inf)
     logits[..., WORDS.of_numbers(torch.tensor([1.0, 2.0, -4.0]))] = torch.tensor([0.5, 0.3, 0.2]).log()
     return logits

@@ -49,7 +49,7 @@ def assert_close(one, other):
 
 
 def check_causal(layer, tokens, later):
-    """What is told of the first tokens neither depends on later ones nor on how many at once they come."""
+    """Check that outputs do not depend on later tokens, nor on the number of tokens in a call."""
     with torch.no_grad():
         whole = layer(torch.cat([tokens, later], -2))
         t = tokens.shape[-2]

@@ -1,7 +1,8 @@
-"""Who may import whom, and what importing mesascope does not load."""
+"""Allowed imports, packages that importing mesascope must not load, and first words of docstrings."""
 
 import ast
 import functools
+import itertools
 import pydoc
 import re
 import subprocess
@@ -170,13 +171,11 @@ def test_the_page_of_the_architecture_is_that_of_the_code():
     assert path.with_suffix(".md").read_text() == found["page"]()
 
 
-def test_docstrings_begin_with_a_noun_or_an_imperative():
-    """Not with a clause that stands for a noun."""
+def test_docstrings_and_help_texts_begin_with_a_noun_or_an_imperative():
+    """A clause may not stand for a noun, except in the question of a study. Help texts are comments behind fields."""
     clauses = {"What", "Whether", "How", "Of", "By", "Where", "Which", "Those", "As", "That", "Who"}
-    kinds = ast.Module | ast.ClassDef | ast.FunctionDef
-    for file in SOURCE.rglob("*.py"):
-        for node in nodes(file):
-            text = ast.get_docstring(node) if isinstance(node, kinds) else None
-            if text and text.partition("\n")[0].endswith("?"):  # the question of a study
-                continue
-            assert not text or text.split()[0].strip(",:") not in clauses, f"{file.relative_to(SOURCE)}: {text}"
+    begins, root = re.compile(r'^ *r?"""(.+)|^    \w+: .+  # (.+)', re.MULTILINE), SOURCE.parents[1]
+    for file in itertools.chain(*((root / folder).rglob("*.py") for folder in ("src", "tests", "benchmarks", "docs"))):
+        for line in map("".join, begins.findall(file.read_text())):
+            first = line.split()[0].strip(',:"')
+            assert first not in clauses or line.rstrip('"').endswith("?"), f"{file.relative_to(root)}: {line}"

@@ -326,7 +326,7 @@ def test_spectral_loss_is_the_exact_mean_over_teachers_noise_and_queries(steps, 
 
 
 def arguments(learner):
-    """What a learner is built from: attributes named as its constructor's arguments."""
+    """Arguments of a learner's constructor, read from the attributes of the same names."""
     values = {
         name: getattr(learner, name)
         for name, one in inspect.signature(type(learner)).parameters.items()

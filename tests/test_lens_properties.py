@@ -1,4 +1,4 @@
-"""What no lens may depend on (the order of tasks, the scale that products share), and what it says of one learner."""
+"""Invariances of lenses (to the order of tasks, to the scale that products share), and results for one learner."""
 
 import dataclasses
 

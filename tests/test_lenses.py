@@ -113,7 +113,7 @@ def test_zero_sensitivities_have_a_defined_cosine(episodes):
 
 
 def test_sensitivities_that_vanish_to_rounding_have_no_direction():
-    """Of a smoother far from where its neighbours' labels differ: what is left is a difference of larger terms."""
+    """Sensitivities of a smoother far from where its neighbours' labels differ are rounding errors of larger terms."""
     x = torch.linspace(0, 1, 21)[None, :, None]
     tasks = Episode(Context(x, (x > 0.5).float()), torch.tensor([[[0.03], [0.51]]]), torch.zeros(1, 2, 1))
     smoother, other = KernelSmoother(bandwidth=0.03), GradientDescent(1, 0.5)

@@ -685,7 +685,7 @@ def test_derivatives_of_the_recursion_face_finite_differences():
 
 
 def test_the_reverse_recursion_keeps_one_inverse_and_loses_digits_of_small_ridges():
-    """As the thesis has it; the exact method keeps them."""
+    """The recursion is that of von Oswald (2024); the exact method keeps these digits."""
     wide = problem(100, dk=16, heads=1, batch=(), forget=3.0) | {"ridge": torch.full((1,), 1e-3).double()}
     wide["k"] = normalize(wide["k"], dim=-1)
     saved = []

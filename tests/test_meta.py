@@ -504,7 +504,7 @@ def test_a_model_without_parameters_is_refused():
 
 @pytest.mark.parametrize("order", [1, 2])
 def test_a_frozen_model_adapts_as_it_did(order):
-    """As those are that are read from a run."""
+    """Models that are read from a run are frozen."""
     model, tasks = network(), episode(3)
     method = MAML(0.3, 2, order=order, loss=mse_loss)
     expected = method.predicted(model, tasks.context, tasks.xq)

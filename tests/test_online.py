@@ -235,7 +235,7 @@ def continual(method="maml", steps=8, **settings):
 
 
 def test_a_task_with_other_labels_is_noticed():
-    """Where weights that learn it afresh lose less by the threshold, which they do at the switch alone."""
+    """A switch is a batch on which newly adapted weights have a loss lower by the threshold."""
     first = STREAM.stream(1, 0)(0)
     other = Context(first.x, first.y.roll(1, 1))
     state, switches = continual(steps=60).state(0), []

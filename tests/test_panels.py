@@ -20,7 +20,7 @@ STUDIES = registered("study")
 
 
 def rows(paper=None):
-    """Of one paper's table, or of all."""
+    """Rows of one paper's table, or of all tables."""
     tables = PAGE.read_text().split("\n## ")[1:]
     lines = [line for table in tables if paper is None or table.startswith(paper) for line in table.splitlines()]
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("| ")]

@@ -599,7 +599,7 @@ def test_a_corpus_that_is_not_whole_is_refused(tmp_path):
 
 @pytest.mark.parametrize("kept", [None, 1 << 20])
 def test_a_full_disk_names_the_file_and_leaves_no_index(kept, tmp_path, monkeypatch):
-    """Whether it is told at once, or when what was kept for it is written."""
+    """The error may come at once, or later, when buffered bytes are written."""
     path, opened = written(tmp_path, "rows.jsonl"), io.open
 
     class Full(io.FileIO):

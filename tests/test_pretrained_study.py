@@ -152,7 +152,7 @@ class StandIn(LocalModel):
 
 
 def overlaps(model, task, generator):
-    """Those of a model that descent brings half way to another order, and of one that it does not change."""
+    """Overlaps of a model that descent brings half way to another order, and of one that it does not change."""
     near = 0.1 * torch.rand((), generator=generator).item()
     return {"order": [0.8 + near], "none": [0.2], "descent": [0.2 if model.silent else 0.4 + near / 2]}
 

@@ -1,4 +1,4 @@
-"""How results show themselves: in a terminal, in a notebook, to pandas and as plain numbers."""
+"""Results in a terminal, in a notebook, in pandas and as plain numbers."""
 
 import io
 import json

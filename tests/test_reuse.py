@@ -86,7 +86,7 @@ def interrupted(*arguments):
 
 
 def test_a_training_that_starts_from_another_is_taken_over_with_it_alone(tmp_path, monkeypatch):
-    """Of a start, the record holds no more than the name."""
+    """The record contains only the name of the start."""
     family, config = LinearRegression(n_context=4, d_in=3), InContextRegressorConfig(TransformerConfig(width=4))
 
     def trained(folder, reuse=None, **others):

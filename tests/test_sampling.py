@@ -100,7 +100,7 @@ def test_what_cannot_be_drawn_is_refused(tokenizer, options, message):
 
 
 def test_a_text_ends_with_the_positions_that_a_model_has_learned(tokenizer, capsys):
-    """By default; other models draw 200 tokens."""
+    """This is the default; other models draw 200 tokens."""
     for positions in ("learned", "rotary"):
         assert list(generate(built(positions=positions), tokenizer))
         said = "tokens: 59, as the model has learned 60 positions, and the prompt takes 1\n"

@@ -220,7 +220,7 @@ def test_a_probe_finds_what_is_a_linear_map_of_the_activations_and_nothing_where
 
 
 def test_probes_are_judged_on_sequences_that_they_were_not_fitted_on():
-    """As many directions as sequences to fit on: the fit is perfect and means nothing."""
+    """With as many directions as sequences to fit, the fit is perfect and means nothing."""
     wide = Told(lambda s: torch.randn(*s.shape[:-1], 60, generator=stream(0, "noise")).double())
     many = LinearDynamics(D, 5).sample(100, stream(0, "probes")).double()
     found = probe({"net": [wide]}, many, ridge=1e-9)

@@ -45,7 +45,7 @@ def sequences(length=12, count=4, **family):
 
 
 def pairs(s, t):
-    """What is known at t, counted from 0, as a context, and what is asked."""
+    """The pairs known at t, counted from 0, as a context, and the query."""
     return Context(s[:, :t], s[:, 1 : t + 1]), s[:, t : t + 1]
 
 
@@ -74,7 +74,7 @@ def test_contractions_have_the_eigenvalues_stated():
 
 
 def residuals(x, y):
-    """What the best linear map from x to y of each task leaves, relative to y."""
+    """Residual of the best linear map from x to y of each task, relative to y."""
     return (y - x @ torch.linalg.lstsq(x, y, driver="gelsd").solution).norm(dim=(1, 2)) / y.norm(dim=(1, 2))
 
 
@@ -305,7 +305,7 @@ def test_the_constructed_mesa_layer_solves_the_problem_at_every_t():
 
 
 def test_constructed_tokens_hold_the_series_after_each_layer():
-    """What a probe for preconditioned inputs would find: thesis, eq. 3.57."""
+    """A probe for preconditioned inputs would find this series (von Oswald 2024, eq. 3.57)."""
     s, bound = sequences(), 60.0
     network = neumann_preconditioning(D, 5, bound).network
     before = torch.cat([torch.zeros(4, 1, D).double(), s[:, :-1]], 1)

@@ -1,4 +1,4 @@
-"""What decoding keeps: padding that nothing sees, states reordered for beams, saved and loaded."""
+"""States of decoding: padding without effect, reordering for beams, saving and loading."""
 
 import pytest
 import torch

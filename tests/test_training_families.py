@@ -24,7 +24,7 @@ PLAN = Training(steps=300, batch=8, learning_rate=0.1)
 
 
 def best_step_size(family):
-    """Of one gradient step on a pool, by least squares: predictions are linear in the step size."""
+    """Best size of one gradient step on a pool, by least squares: predictions are linear in it."""
     (x, y), xq, yq = family.sample(8, stream(0, "any"))
     slope = (xq @ (x.mT @ y) / x.shape[-2]).flatten()
     return float(slope @ yq.flatten() / (slope @ slope))

@@ -1,4 +1,4 @@
-"""What a person at the keyboard meets while training: progress, Ctrl-C, the history, and seeds."""
+"""Training at a terminal: progress, Ctrl-C, the history, and seeds."""
 
 import dataclasses
 import itertools

@@ -1,4 +1,4 @@
-"""What SIGKILL may not change, and what several processes may not change."""
+"""Results that neither SIGKILL nor several processes may change."""
 
 import json
 from pathlib import Path

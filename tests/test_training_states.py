@@ -1,4 +1,4 @@
-"""What states do with modules: modes, buffers, frozen parameters, what is random, one module's own options."""
+"""Modules in states: modes, buffers, frozen parameters, randomness, and options of a single module."""
 
 import dataclasses
 import math
@@ -296,7 +296,7 @@ def normed(norm):
     ],
 )
 def test_any_module_trains_with_others_as_it_does_alone(make, average):
-    """Those that vmap cannot run, that share parts, and that leave tensors behind; and again from a checkpoint."""
+    """Modules that vmap cannot run, that share parts, and that create tensors; also from a checkpoint."""
 
     def made(seed):
         torch.manual_seed(seed)

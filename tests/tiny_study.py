@@ -29,7 +29,7 @@ class Settings:
     """Settings of the tiny study."""
 
     training: Training = TRAINING
-    """How the layers train."""
+    """Training of the layers."""
     seeds: int = 2
     """Layers trained, one a seed."""
     tasks: int = 40

@@ -32,7 +32,7 @@ def started(*arguments: object) -> subprocess.Popen[str]:
 
 
 def command(path: Path) -> list[object]:
-    """What a person types: the run anew where nothing was begun, else its continuation."""
+    """Command that starts the run, or continues it if it exists."""
     if (path / "config.json").exists():
         return ["run", "tiny", "--resume", path]
     return ["run", "tiny", *SETTINGS, "--out", path]
@@ -51,7 +51,7 @@ def uninterrupted(path: Path) -> tuple[dict[str, bytes], float, float]:
 
 
 def state(path: Path) -> str:
-    """How far a killed run had come."""
+    """Progress of a killed run, in words."""
     if not (path / "config.json").exists():
         return "before it began"
     half = [file for file in path.rglob("*.aside") if file.name != ".config.json.aside"]
@@ -66,7 +66,7 @@ def state(path: Path) -> str:
 
 
 def kills(folder: Path, right: dict[str, bytes], begins: float, lasts: float, wanted: int, chance: random.Random):
-    """How many runs were killed and finished, and where ``wanted`` kills fell."""
+    """Number of runs that were killed and finished, and the places of ``wanted`` kills."""
     places: Counter[str] = Counter()
     runs = 0
     while sum(places.values()) < wanted:

@@ -1,4 +1,4 @@
-"""What a person who made a mistake must be told."""
+"""Check of error messages: one sentence on one line."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""What is typed after mesascope. A line is a command line, with a part of its sentence; the exit code is 2."""
+"""Wrong command lines: each, after mesascope, stands beside a part of its error; the exit code is 2."""
 
 import functools
 import inspect

@@ -1,4 +1,4 @@
-"""Where the command line runs: terminals, streams, variables, permissions. Few have a process of their own."""
+"""The command line's environment: terminals, streams, variables, permissions. Few tests start a process."""
 
 import errno
 import io
@@ -76,7 +76,7 @@ def rows(whole):
 
 
 def ledger(run):
-    """What the ledger prints of the tiny study, to a stream of ASCII."""
+    """The ledger's output for the tiny study, printed to a stream of ASCII."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding="ascii"))
         assert main(["ledger", str(run), "--format", "json"]) == 0

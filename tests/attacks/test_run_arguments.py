@@ -1,4 +1,4 @@
-"""What is passed to the functions that make and read runs. A line is a call with its sentence's beginning."""
+"""Wrong arguments to the functions that make and read runs: calls, each with the beginning of its error."""
 
 import math
 import os
