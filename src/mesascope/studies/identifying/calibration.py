@@ -248,20 +248,18 @@ def _controls(seeds: list[int]) -> Arrays:
     known = {one.name: one for one in identification.candidates(family, sklearn=False)}
     rivals = [known[name] for name in ("gradient-descent", "gradient-descent of 2 sizes", "mean")]
     matrix = [known["one-step preconditioned-gradient-descent"]]
-    found: dict[str, list[list[float]]] = {"left": [], "unrelated": [], "kept": []}
-    for seed in seeds:
-        for one in found.values():
-            one.append([])
+    found: dict[str, list[list[float]]] = {name: [[] for _ in seeds] for name in ("left", "unrelated", "kept")}
+    for place, seed in enumerate(seeds):
         for index in range(CONTROLS):
             asked = _noisy(learners.GradientDescent(1, 1.5), stream(seed, "control", index), LOUD)
             plan = budget(CONTROL_TASKS), CONTROLS * seed + index
             answer = identification.identify(asked, family, rivals, *plan)
             truth = next((row for row in answer.rows if row.candidate == rivals[0].name), answer.rows[0])
             kept = truth.candidate not in answer.standing.ruled_out and answer.shares[0].family == truth.family
-            found["left"][-1].append(float(np.mean([one.mean.value for one in truth.differences.values()])))
-            found["kept"][-1].append(kept and len(answer.rows) == len(rivals))
+            found["left"][place].append(float(np.mean([one.mean.value for one in truth.differences.values()])))
+            found["kept"][place].append(kept and len(answer.rows) == len(rivals))
             other = identification.identify(_of_query, family, matrix, *plan)
-            found["unrelated"][-1].append(other.rows[0].own_difference.mean.value)
+            found["unrelated"][place].append(other.rows[0].own_difference.mean.value)
     return Arrays(found, **dict.fromkeys(found, "seed control"))
 
 
