@@ -10,12 +10,12 @@ With ``MESASCOPE_DEVICE=cuda:0`` the tests run on that device instead.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 from types import SimpleNamespace
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_aliasing
-from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 from torch.utils.backend_registration import _DummyBackendModule, _setup_privateuseone_for_python_backend
 
 __all__ = ["DEVICE", "simulated_device"]
@@ -54,7 +54,16 @@ class Simulated(torch.Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
-        return _computed(func, args, kwargs or {})
+        return _computed(func, args, kwargs or {}, *_parts(args, kwargs or {}))
+
+    @property
+    def data(self):
+        return torch.Tensor.data.__get__(self)
+
+    @data.setter
+    def data(self, other):  # as modules do which are converted to another dtype
+        torch.Tensor.data.__set__(self, other)
+        self.held = other.held
 
     def __repr__(self):
         return f"{self.held}, device={DEVICE!r}"
@@ -77,24 +86,52 @@ class _Computing(TorchDispatchMode):
         super().__init__()
         self.waits = 0
 
+    @classmethod
+    def _should_skip_dynamo(cls):  # torch would guard each call against its compiler
+        return False
+
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
-        here = any(isinstance(leaf, Simulated) for leaf in tree_flatten((args, kwargs))[0])
+        tensors, held = _parts(args, kwargs)
+        here = any(isinstance(one, Simulated) for one in tensors)
         target = kwargs.get("device")
         self.waits += here and (func in _WAITS or (target is not None and torch.device(target).type == "cpu"))
         if here or (target is not None and torch.device(target).type == "simulated"):
-            return _computed(func, args, kwargs)
+            return _computed(func, args, kwargs, tensors, held)
         return func(*args, **kwargs)
 
 
-def _computed(func, args, kwargs):
-    leaves, shape = tree_flatten((args, kwargs))
-    _refuse_a_mixture(func, args, leaves)
-    held = [leaf.held if isinstance(leaf, Simulated) else leaf for leaf in leaves]
-    own_args, own_kwargs = tree_unflatten(held, shape)
+def _parts(args, kwargs):
+    """All tensors among the arguments, and the arguments with the tensors that those hold."""
+    tensors = []
+
+    def held(value):
+        if isinstance(value, torch.Tensor):
+            tensors.append(value)
+            return value.held if isinstance(value, Simulated) else value
+        return [held(one) for one in value] if isinstance(value, list | tuple) else value
+
+    return tensors, ([held(one) for one in args], {name: held(one) for name, one in kwargs.items()})
+
+
+def _there(found):
+    if isinstance(found, list | tuple):
+        return type(found)(map(_there, found))
+    return Simulated(found) if isinstance(found, torch.Tensor) else found
+
+
+@functools.cache
+def _aliases(func):
+    """True if the operation returns or changes what it is given."""
+    return any(one.alias_info is not None for one in (*func._schema.arguments, *func._schema.returns))
+
+
+def _computed(func, args, kwargs, tensors, held):
+    _refuse_a_mixture(func, args, tensors)
+    own_args, own_kwargs = held
     target = own_kwargs.get("device")
     stays = target is None or torch.device(target).type == "simulated"
-    if target is not None:
+    if target is not None and stays:
         own_kwargs = own_kwargs | {
             "device": torch.device("cpu"),
             **({"pin_memory": None} if "pin_memory" in own_kwargs else {}),
@@ -102,22 +139,21 @@ def _computed(func, args, kwargs):
     if func is aten._efficientzerotensor.default:  # a tangent of zeros without memory, which no wrapper can hold
         func = aten.zeros.default
     found = func(*own_args, **own_kwargs)
-    if func is aten._to_copy.default and any(found is leaf for leaf in held):
+    if func is aten._to_copy.default and found is own_args[0]:
         found = found.clone()
     if func is aten.copy_.default:
         return args[0]
     if not stays:
         return found
-    found = tree_map_only(torch.Tensor, Simulated, found)
-    return return_and_correct_aliasing(func, args, kwargs, found)
+    found = _there(found)
+    return return_and_correct_aliasing(func, args, kwargs, found) if _aliases(func) else found
 
 
-def _refuse_a_mixture(func, args, leaves):
+def _refuse_a_mixture(func, args, tensors):
     if func in _TRANSFERS:
         return
     if func in _INDEXED and isinstance(args[0], Simulated):
-        leaves = [args[0], *args[2:3]]  # and the values that are put there
-    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        tensors = [args[0], *args[2:3]]  # and the values that are put there
     foreign = [one for one in tensors if not isinstance(one, Simulated) and (one.ndim or func in _STRICT)]
     if foreign and len(foreign) < len(tensors):
         raise RuntimeError(
@@ -146,9 +182,44 @@ class _Generator(torch.Generator):
     device = property(lambda self: self.__dict__["place"])
 
 
+def _autocast(operation, dtype):
+    """The operation at a dtype: that of autocast if None."""
+
+    def cast(value):
+        if isinstance(value, torch.Tensor) and value.dtype in (torch.float32, torch.bfloat16, torch.float16):
+            return value.to(dtype or torch.get_autocast_dtype("simulated"))
+        return value
+
+    def run(*args, **kwargs):
+        with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)):
+            return operation(*map(cast, args), **kwargs)
+
+    return run
+
+
+# What CUDA's autocast computes at its lower dtype, and what in float32; all else runs in the dtype of its inputs.
+_LOWER = ("mm", "bmm", "addmm", "baddbmm", "linear", "matmul", "conv1d", "conv2d", "scaled_dot_product_attention")
+_WIDE = (
+    "softmax.int", "log_softmax.int", "layer_norm", "nll_loss", "cross_entropy_loss", "mse_loss", "cumsum", "cumprod",
+    "exp", "log", "log1p", "rsqrt", "pow.Tensor_Scalar", "norm.ScalarOpt_dim", "softplus",
+)  # fmt: skip
+_LIBRARIES = []
+
+
+def _register_autocast():
+    rest, own = (torch.library.Library(name, "IMPL", "AutocastPrivateUse1") for name in ("_", "aten"))
+    rest.fallback(torch.library.fallthrough_kernel)
+    for names, dtype in ((_LOWER, None), (_WIDE, torch.float32)):
+        for name in names:
+            packet, _, overload = name.partition(".")
+            own.impl(name, _autocast(getattr(getattr(aten, packet), overload or "default"), dtype))
+    _LIBRARIES.extend((rest, own))  # whose registrations end with them
+
+
 # Once a process, and before its first gradient: torch then makes a queue for every device that it knows.
 if DEVICE == "simulated:0" and torch._C._get_privateuse1_backend_name() != "simulated":
     _setup_privateuseone_for_python_backend("simulated", backend_module=_Module())
+    _register_autocast()
 
 
 @contextlib.contextmanager
