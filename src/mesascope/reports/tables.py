@@ -38,12 +38,16 @@ def counts_text(records: Sequence[Mapping[str, Any]]) -> str:
 
 
 def holding_text(records: Sequence[Mapping[str, Any]]) -> str:
-    """Number of claims that hold, by kind: ``holding: 2 of 3 printed sentences, 1 of 1 premise``."""
+    """Number of claims that hold, by kind: ``holding: 2 of 3 printed sentences, 1 of 1 premise``.
+
+    A premise of another claim counts as such; a control is a claim of ours whose source names it so.
+    """
     runs = ("study", "run")
     premises = {(*map(record.get, runs), name) for record in records for name in record.get("premises", ())}
-    found: dict[str, list[bool]] = {"printed sentence": [], "claim": [], "premise": []}
+    found: dict[str, list[bool]] = {"printed sentence": [], "claim": [], "control": [], "premise": []}
     for record in (record for record in records if "source" in record):  # not those that are not yet run
-        kind = "claim" if record["source"].startswith(("ours", "derived")) else "printed sentence"
+        own = record["source"].startswith(("ours", "derived"))
+        kind = "printed sentence" if not own else "control" if "control" in record["source"] else "claim"
         kind = "premise" if (*map(record.get, runs), record["id"]) in premises else kind
         found[kind].append(record["verdict"] == "holds")
     words = {"claim": ("claim of ours", "claims of ours")}

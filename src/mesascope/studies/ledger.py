@@ -75,7 +75,7 @@ def _made(run: Run, changed: list[str]) -> dict[str, Any]:
         "deviations": run.config.get("deviations", []),
         "run": str(run.path),
         "command": run.config.get("command", ""),
-        "machine": run.config.get("machine", ""),
+        "machine": ", then ".join(filter(None, map(run.config.get, ("begun_on", "machine")))),
         "seconds": sum(run.times.values()),
     }
 

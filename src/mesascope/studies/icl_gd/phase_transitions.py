@@ -164,7 +164,9 @@ def _of_curves(r: Any) -> np.ndarray:
 
 # Claims about the steps at which layers of one head and of two leave their plateau, and about blocks.
 _over_heads = partial(Claim, quantifier="bootstrap", at_least=10)
-_of_blocks = partial(Claim, quantifier="median", premises=("block-learns",))
+_of_blocks = partial(
+    Claim, quantifier="median", premises=("block-learns",), unlike="settings of the block that the paper does not state"
+)
 
 
 def _heads(name: str) -> Lines:

@@ -101,6 +101,7 @@ OF_UNTRAINED = study.beside(
     "error of the probe, trained / untrained, after 20 elements",
 )
 
+UNLIKE = "5,000 to 15,000 steps of 256 sequences at a learning rate of 1e-4"
 STUDY = Study(
     name="mesa-deep",
     source=f"{dynamics.THESIS}: Figs. 3.3 and 3.11",
@@ -168,9 +169,9 @@ STUDY = Study(
             Claim("preconditioned-improves", "the probe of the preconditioned input errs less after each layer than "
                   "before it",
                   dynamics.improvement("preconditioned", "six"), below(1.0), printed("Fig. 3.3 C"), premises=PROBES),
-            Claim("next-improves-along", "after six layers the probe of the next element errs less than half as much "
-                  "after 40 elements as after 10", _decoded("next", "six", 40) / _decoded("next", "six", 10),
-                  below(0.5), printed("Fig. 3.3 B"), premises=PROBES),
+            Claim("next-improves-along", "after six layers the probe of the next element errs less after 40 "
+                  "elements than after 10", _decoded("next", "six", 40) / _decoded("next", "six", 10),
+                  below(1.0), printed("Fig. 3.3 B"), premises=PROBES, former="bound < 0.5, held"),
             Claim("untrained", "the probes of both targets err less than half as much on six trained layers as on six "
                   "untrained ones", OF_UNTRAINED, below(0.5), ours("a null control"), premises=PROBES),
         )),
@@ -178,12 +179,13 @@ STUDY = Study(
                                 "entry, in blocks for the prediction, s_t, s_t and s_{t-1}. Thesis: Fig. 3.11.", 4,
                                 (9, 8.6), (
             Claim("revalg", "the loss of the algorithm read from the blocks of six layers is within 2 % of that of the "
-                  "layers", main.ratio("revalg", "six"), two_sided(0.02), ours(AS_READ)),
+                  "layers", main.ratio("revalg", "six"), two_sided(0.02), ours(AS_READ), unlike=UNLIKE),
             Claim("sixteen-blocks", "the loss of the algorithm with sixteen blocks for each layer and head is within 2 "
-                  "% of that of the layers", main.ratio("revalg-16", "six"), two_sided(0.02), ours(AS_READ)),
+                  "% of that of the layers", main.ratio("revalg-16", "six"), two_sided(0.02), ours(AS_READ),
+                  unlike=UNLIKE),
         )),
     ),
-    unlike="5,000 to 15,000 steps of 256 sequences at a learning rate of 1e-4",
+    unlike=UNLIKE,
     deviations=(
         "Networks of two and four layers train for 2,000 steps of 128 sequences at a learning rate of 3e-3, those "
         "of six for 4,000 at 1e-3, in place of 5,000 to 15,000 of 256 at 1e-4; rates decay, and weights are "

@@ -87,12 +87,6 @@ def _before_last(target: str, name: str, *known: int) -> study.Reading:
     return errors_of(target, name).at((slice(None), -2, times), "before the last layer")
 
 
-ATTENTION_BEFORE = study.beside(
-    [stage("attention")[name].map(_most_before, name) for name in LAYERS],
-    "attention of t to t - 1, mean over tokens, of the head that has most",
-)
-
-
 def _on_decoded(name: str) -> study.Reading:
     """Errors of a gradient step on the input that is decoded after each layer, over those of one on the input."""
     words = "error of the step on the decoded / on the input, each with its best size"
@@ -172,9 +166,13 @@ STUDY = Study(
         )),
         Figure("attention", "Attention of the first layer's heads, first seed, means over sequences; rows attend to "
                "columns. Thesis: section 3.7.4.", study.Matrices(_attention, 1.0, 3), size=(9, 6.6), claims=(
-            Claim("attends-before", "a head of the first layer gives the element before more than half of its "
-                  "attention", ATTENTION_BEFORE, above(0.5), printed("section 3.5.1, attention maps"),
-                  quantifier="median", premises=TRAINED),
+            *(
+                Claim(f"attends-before-{kind}", f"a head of the first layer of {kind} networks gives the element "
+                      "before more than half of its attention", stage("attention")[kind].map(
+                          _most_before, "attention of t to t - 1, mean over tokens, of the head that has most"),
+                      above(0.5), printed("section 3.5.1, attention maps"), quantifier="median", premises=TRAINED)
+                for kind in LAYERS
+            ),
         )),
         Figure("probes", "Errors of linear probes on sequences held out, by layer; 0 is before the first. Thesis: "
                "Figs. 3.4 C and D, 3.8 B and C, 3.13.",
