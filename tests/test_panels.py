@@ -1,5 +1,6 @@
-"""The table of the paper's panels names claims and figures that there are; figures look the same for all users."""
+"""The page of panels is complete and names claims and figures that exist; figures look the same for all users."""
 
+import json
 import re
 import sys
 from pathlib import Path
@@ -53,6 +54,46 @@ def test_every_proposition_and_every_figure_and_table_of_chapter_four_has_a_row(
     names = [row[0].split(":")[0] for row in rows("Learning where to learn")]
     for kind, numbers in (("Table 4.", range(1, 7)), ("4.", range(1, 5))):
         assert all(any(name.startswith(f"{kind}{number}") for name in names) for number in numbers)
+
+
+# Numbered statements of documents that number no figures, and the last number of each kind.
+NUMBERED = {
+    "Poster": {"contribution": 4, "insight": 4, "linear self-attention": 3},
+    "Interpreting": {"formula": 13, "operation": 3, "advantage": 4, "evidence": 3},
+}
+BOXES = ("setting", "box on GD++", "key takeaway", "box on nonlinear", "box on copying", "box on analyses", "box on so")
+
+
+@pytest.mark.parametrize(("document", "kind"), [(name, kind) for name, own in NUMBERED.items() for kind in own])
+def test_every_numbered_statement_of_poster_and_blog_has_a_row(document, kind):
+    found = [int(number) for row in rows(document) for number in re.findall(rf"\b{kind} (\d+)\b", row[0])]
+    assert found == list(range(1, NUMBERED[document][kind] + 1))
+
+
+def test_every_box_of_the_poster_has_a_row():
+    names = [row[0] for row in rows("Poster")]
+    assert all(any(name.startswith(box) for name in names) for box in BOXES)
+
+
+def test_every_figure_of_chapter_two_names_that_of_the_paper_and_the_others_are_said_to_be_omitted():
+    own = {row[0].split(":")[0]: row[1] for row in rows("Chapter 2")}
+    assert {f"2.{number}" for number in range(1, 13)} | {f"Proposition {number}" for number in (1, 2, 3)} <= set(own)
+    restated = {int(number) for cell in own.values() for number in re.findall(r"Fig\. (\d+)", cell)}
+    (ranges,) = re.findall(r"omits Figs\. (\d+) to (\d+) and (\d+) to (\d+)", PAGE.read_text())
+    first, last, start, end = map(int, ranges)
+    omitted = {*range(first, last + 1), *range(start, end + 1)}
+    assert restated | omitted == set(range(1, 17))
+    assert restated & omitted == {14}, "the chapter names Fig. 14 and refers to the paper"
+
+
+def test_claims_that_a_row_calls_undecidable_are_undecided():
+    undecidable = [row for row in rows() if "cannot be decided" in row[1]]
+    assert undecidable
+    for row in undecidable:
+        for study, claim in named(row[1]):
+            text = (PAGE.parent / "results" / study / "claims.json").read_text()
+            (verdict,) = [one["verdict"] for one in json.loads(text) if one["id"] == claim]
+            assert verdict == "undecided", f"{row[0]}: {claim} {verdict}"
 
 
 def test_claims_and_figures_of_panels_exist():
