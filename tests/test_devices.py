@@ -12,12 +12,31 @@ import torch
 from examples import examples
 from torch import nn
 
-from mesascope.adapters import NumberTokenizer, from_language_model, from_numpy, from_sklearn, from_text
+from mesascope.adapters import (
+    LocalModel,
+    NumberTokenizer,
+    chunk_mesa_net,
+    from_language_model,
+    from_numpy,
+    from_sklearn,
+    from_text,
+)
 from mesascope.constructions import mesa_gradient_descent
 from mesascope.errors import ArgumentError
 from mesascope.identification import CONDITIONS, behaviour_of, candidates, identify
-from mesascope.language import head_scores, inspect, language_model_config, next_token_loss
+from mesascope.language import (
+    LanguageTraining,
+    generate,
+    head_scores,
+    inspect,
+    language_model_config,
+    new_language_run,
+    next_token_loss,
+    prepare,
+    train_language_model,
+)
 from mesascope.language.sampling import next_tokens
+from mesascope.language.tokenizing import load_tokenizer
 from mesascope.learners import GradientDescent, LeastSquares, tune
 from mesascope.lenses import compare, prompt_tune, sweep
 from mesascope.meta import METHODS, ContinualState, MetaLearner, MetaLearnerConfig, batch_of, retained_accuracy
@@ -53,7 +72,7 @@ from mesascope.tasks import (
     SwitchingImages,
 )
 from mesascope.tasks.calling import sample_tasks
-from mesascope.training import ModuleState, Training, fit, train
+from mesascope.training import EnsembleState, ModuleState, Training, fit, train
 from mesascope.training.family import stacked
 
 simulation = pytest.importorskip("simulated_device", reason="torch 2.9 has no backends in Python", exc_type=ImportError)
@@ -127,6 +146,21 @@ def test_predictors_answer_and_decode_as_on_the_cpu(build):
     for element, expected in zip(sequences.unbind(1), answer.unbind(1), strict=True) if state else ():
         found, state = model.step(element, state)
         require_same(found, expected.cpu())
+
+
+@pytest.mark.parametrize("build", each("construction", of="learner"))
+def test_constructions_that_learn_compute_as_on_the_cpu(build):
+    context, xq, _ = EPISODES.to(DEVICE)
+    for model in build(3, 1, 10, 2, None):
+        expected = model.float()(EPISODES.context, EPISODES.xq)
+        require_same(require_there(there(model)(context, xq)), expected)
+
+
+@pytest.mark.parametrize("build", each("construction", of="predictor"))
+def test_constructions_that_predict_compute_as_on_the_cpu(build):
+    for model in build(3, 2, None):
+        expected = model.float()(SEQUENCES)
+        require_same(require_there(there(model)(SEQUENCES.to(DEVICE))), expected)
 
 
 @pytest.mark.parametrize("build", each("family"))
@@ -229,6 +263,54 @@ def test_language_models_train_and_continue_as_on_the_cpu():
     require_same(trained(DEVICE), trained("cpu"))
 
 
+@pytest.mark.parametrize("members", [0, 2])
+def test_a_step_with_bfloat16_activations_has_nearly_the_loss_of_one_in_float32(members):
+    config = language_model_config("softmax, mesa", 40, 32, width=16, n_heads=2, forget=True)
+    tokens = torch.randint(40, (max(members, 1), 4, 16), generator=stream(0, "tokens")).to(DEVICE)
+    losses = []
+    for autocast in (None, torch.bfloat16):
+        models = [config.build(stream(seed, "init")).to(DEVICE) for seed in range(max(members, 1))]
+        given = (next_token_loss, PLAN)
+        state = EnsembleState(models, *given, autocast=autocast) if members else ModuleState(
+            models[0], *given, autocast=autocast
+        )  # fmt: skip
+        losses.append(torch.as_tensor(state.update(tokens if members else tokens[0])["loss"]))
+    torch.testing.assert_close(*losses, rtol=0.02, atol=0)
+    assert not torch.equal(*losses)
+    assert {weight.dtype for weight in state.tensors().values() if weight.is_floating_point()} == {torch.float32}
+
+
+def test_language_models_are_trained_saved_and_continue_text_there(tmp_path, monkeypatch):
+    pytest.importorskip("tokenizers")
+    monkeypatch.setattr("mesascope.language.learning.available_device", lambda name: name)
+    (tmp_path / "text.txt").write_text("|".join("abc " * 20 + str(number) for number in range(40)))
+    prepare([tmp_path / "text.txt"], tmp_path / "tokens", delimiter="|", validation=0.3)
+    settings = LanguageTraining(
+        str(tmp_path / "tokens"), width=16, n_heads=2, mlp=None, context=24, accumulate=2, autocast="bfloat16",
+        validation_windows=2, training=dataclasses.replace(LanguageTraining.training, steps=3, batch=4, warmup_steps=0),
+    )  # fmt: skip
+    run = new_language_run(settings, tmp_path / "run", device=DEVICE)
+    model = train_language_model(run)
+    require_there(model.embedding.weight)
+    assert {row["step"] for row in run.metrics("model")} == {0, 3}
+    tokenizer = load_tokenizer(tmp_path / "tokens" / "tokenizer.json")
+    found = ["".join(generate(one, tokenizer, "abc ", tokens=5)) for one in (model, copy.deepcopy(model).cpu())]
+    assert found[0] == found[1] or DEVICE != "simulated:0"  # whose draws are others
+
+
+def test_layers_of_fla_compute_as_on_the_cpu():
+    def attended(device):
+        q, k, v = (torch.randn(1, 9, 2, 3, generator=stream(0, name)).to(device).requires_grad_() for name in "qkv")
+        g, beta = (torch.rand(1, 9, 2, generator=stream(0, name)).to(device) for name in ("g", "beta"))
+        documents = torch.tensor([0, 4, 9], device=device)
+        y, states = chunk_mesa_net(
+            q, k, v, -g, beta, torch.ones(2, 3, device=device), cu_seqlens=documents, output_final_state=True
+        )
+        return y, states, torch.autograd.grad(y.square().sum(), (q, k, v))
+
+    require_same(attended(DEVICE), attended("cpu"))
+
+
 @pytest.mark.parametrize("build", each("method", of="tasks"))
 def test_continual_learners_learn_tasks_as_on_the_cpu(build):
     family, net = RotatedDigits(samples=5, queries=3), ClassifierConfig("mlp", 8, size=8, classes=10)
@@ -289,6 +371,21 @@ def test_adapters_answer_there():
         from_text(lambda _: "1.0"),
     ):
         require_same(require_there(learner(context, xq)), learner(EPISODES.context, EPISODES.xq))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_local_models_answer_as_on_the_cpu(temperature, tmp_path):
+    folder = pytest.importorskip("test_local_model").saved(tmp_path / "model", "bloom")
+    prompts = ["1.0 -> 2.0\n1.5 ->", "1.0 -> 2.0\n1.7 ->", "0 ->"]  # of which two begin alike
+
+    def answered(device):
+        model = LocalModel(folder, device=device, temperature=temperature, max_tokens=4)
+        return model(prompts), model.log_probabilities(prompts[0], [" 1.0", " 1.1"])
+
+    (found, logs), (expected, other) = answered(DEVICE), answered("cpu")
+    require_same(logs, other)
+    assert found == expected or (temperature and DEVICE != "simulated:0")
 
 
 @pytest.mark.parametrize("read", ["mode", "mean", "sample"])
