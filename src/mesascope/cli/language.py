@@ -70,7 +70,7 @@ class Train:
 
     settings: Annotated[Any, tyro.conf.arg(name="")]
     preset: Literal["quick", "paper"] = "quick"
-    """Settings to start from: quick takes minutes on two cores, paper has the settings of von Oswald's thesis."""
+    """Settings to start from: quick takes minutes on two cores, paper has the settings of von Oswald (2024)."""
     seed: int = 0
     """Seed of the initial weights and of the order of the text."""
     out: Path | None = None

@@ -1,4 +1,4 @@
-"""Causal layers that learn a linear model of a sequence and predict its next element (von Oswald's thesis, ch. 3)."""
+"""Causal layers that learn a linear model of a sequence and predict its next element (von Oswald 2024, ch. 3)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def mesa_gradient_descent(d: int, eta: float, w0: Matrix | None = None) -> Const
     W_KQ is I in the block of the key's s_{i-1} and the query's s_t, and W_PV writes -eta (s_i - W_0 s_{i-1}) into the
     first channel. Weights are float64, and both predictors agree to rounding.
 
-    Source: thesis, eq. 3.5.
+    Source: von Oswald (2024), eq. 3.5.
 
     >>> network, algorithm = mesa_gradient_descent(d=1, eta=0.5)
     >>> network.transformer.products()[0].w_pv[0].tolist()
@@ -44,7 +44,7 @@ def online_gradient_descent(d: int, eta: Sizes, steps: int, w0: Matrix | None = 
     The first head updates the prediction (first channel) by the step's change in W s_t. The second head updates the
     target (second channel) by the change in W s_{t-1}.
 
-    Source: thesis, section 3.7.3.2.
+    Source: von Oswald (2024), section 3.7.3.2.
     """
     require_sizes(d=d, steps=steps)
     w0 = initial_weights(w0, d, d)
@@ -66,7 +66,7 @@ def neumann_preconditioning(d: int, terms: int, bound: float, ridge: float = 1.0
     A_t/c) x_t. The MLP is exactly linear, because gelu(z) - gelu(-z) = z. The last layer takes a gradient step of size
     1/c with x_t as the query in place of s_t.
 
-    Source: thesis, eq. 3.57, which omits the MLP terms.
+    Source: von Oswald (2024), eq. 3.57, which omits the MLP terms.
     """
     algorithm = NeumannLeastSquares(terms, bound, ridge)
     require_sizes(d=d)
@@ -90,7 +90,7 @@ def mesa_least_squares(d: int, ridge: float) -> Construction:
 
     Keys are s_{t-1}, values and queries s_t, and the output is written into the first channel with a minus sign.
 
-    Source: thesis, section 3.4.
+    Source: von Oswald (2024), section 3.4.
     """
     require_sizes(d=d)
     ridge = require_number("ridge", ridge, above=0)

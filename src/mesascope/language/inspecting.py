@@ -89,7 +89,7 @@ def head_scores(model: LanguageModel, tokens: int | None = None, *, sequences: i
     Args:
         tokens: tokens in each half; if None, half the context, at most 64.
 
-    Source: Olsson et al. (2022); thesis, section 3.5.3.
+    Source: Olsson et al. (2022); von Oswald (2024), section 3.5.3.
     """
     require_instance("model", model, LanguageModel)
     half = min(model.config.context // 2, 64) if tokens is None else tokens

@@ -100,7 +100,7 @@ class LanguageTraining:
 _OF_NETWORK = (
     "width", "n_heads", "mlp", "positions", "dpfp", "key_shift", "convolution", "forget", "tied", "dropout",
 )  # fmt: skip
-# quick: minutes on two cores. paper: the models of von Oswald's thesis on the Pile, with four layers, MLPs and GPT-2's
+# quick: minutes on two cores. paper: the models of von Oswald (2024) on the Pile, with four layers, MLPs and GPT-2's
 # tokens.
 PRESETS = {
     "quick": LanguageTraining(),

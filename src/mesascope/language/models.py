@@ -46,7 +46,7 @@ def language_model_config(
 
     Other arguments are those of `LanguageTraining`.
 
-    Source: thesis, section 3.5.3.
+    Source: von Oswald (2024), section 3.5.3.
 
     >>> config = language_model_config("softmax, mesa", vocabulary=257, context=64, width=32)
     >>> [heads.dpfp for heads in config.transformer.each_heads]

@@ -3,7 +3,7 @@
 The pairs (s_{i-1}, s_i) up to t, with s_0 = 0, give a model W_t, which predicts s_{t+1} as W_t s_t. With
 A_t = sum_{i<=t} s_{i-1} s_{i-1}^T + ridge I, the ridge solution is W_t = sum_{i<=t} s_i s_{i-1}^T A_t^{-1}.
 
-Source: von Oswald's thesis, sections 3.3 and 3.7.3.2.
+Source: von Oswald (2024), sections 3.3 and 3.7.3.2.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class OnlineGradientDescent(Algorithm):
             `GradientDescent` multiplies a mean.
         w0: initial weights ``(d, d)``; zero if None.
 
-    Source: thesis, eq. 3.5 and section 3.7.3.2.
+    Source: von Oswald (2024), eq. 3.5 and section 3.7.3.2.
 
     >>> OnlineGradientDescent(1, eta=0.5)(torch.tensor([[1.0], [2.0], [4.0]])).squeeze(-1).tolist()
     [0.0, 2.0, 20.0]
@@ -99,7 +99,7 @@ class PairSums(Algorithm):
         now: a_1 to a_4 of A; a parameter.
         before: the same coefficients of B; a parameter.
 
-    Source: thesis, eqs. 3.52 and 3.55, which have the opposite sign (minus the prediction).
+    Source: von Oswald (2024), eqs. 3.52 and 3.55, which have the opposite sign (minus the prediction).
 
     >>> PairSums((0, 0, 0.5, 0), (0, 0, 0, 0))(torch.tensor([[1.0], [2.0], [4.0]])).squeeze(-1).tolist()
     [0.0, 2.0, 20.0]
@@ -163,7 +163,7 @@ class RecursiveLeastSquares(Algorithm):
     Raises:
         NumericalError: the problem is singular in this precision.
 
-    Source: thesis, eqs. 3.8 and 3.9; with forgetting, section 3.7.1.
+    Source: von Oswald (2024), eqs. 3.8 and 3.9; with forgetting, section 3.7.1.
 
     >>> RecursiveLeastSquares(ridge=1e-9)(torch.tensor([[1.0], [2.0], [4.0]])).squeeze(-1)
     tensor([0., 4., 8.])
@@ -200,7 +200,7 @@ class NeumannLeastSquares(Algorithm):
         bound: c, an upper bound of the eigenvalues of every A_t.
         ridge: 1/lambda, at least 0.
 
-    Source: thesis, eqs. 3.44 to 3.51 and 3.57.
+    Source: von Oswald (2024), eqs. 3.44 to 3.51 and 3.57.
     """
 
     def __init__(self, terms: int, bound: float, ridge: float = 1.0) -> None:

@@ -54,7 +54,7 @@ def element_sensitivity(
     residual path. Needs *activations*. Cost: t d forward passes for each sequence, through only the first ``layer``
     layers if ``activations`` has an argument ``layers``. Memory: t^2 width d numbers.
 
-    Source: thesis, section 3.5.1 and Fig. 3.4 B.
+    Source: von Oswald (2024), section 3.5.1 and Fig. 3.4 B.
     """
     require_access("element_sensitivity", network)
     require_sequences("element_sensitivity", sequences)
@@ -75,7 +75,7 @@ def element_sensitivity(
 def attention_maps(network: HookedModule, sequences: Float[Tensor, "tasks t d"]) -> Float[Tensor, "layers heads t t"]:
     """Attention matrix A of each head, averaged over tasks: read_t = sum_i A_ti value_i. Needs *points*.
 
-    Source: thesis, sections 3.5.1 and 3.7.4.
+    Source: von Oswald (2024), sections 3.5.1 and 3.7.4.
     """
     require_access("attention_maps", network)
     require_sequences("attention_maps", sequences)

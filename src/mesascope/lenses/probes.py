@@ -49,7 +49,7 @@ def probe(
         regulariser: 1/lambda of the target ``"preconditioned"``.
         generator: draws the shuffled targets.
 
-    Source: thesis, section 3.5.1, Figs. 3.3, 3.4 and 3.13.
+    Source: von Oswald (2024), section 3.5.1, Figs. 3.3, 3.4 and 3.13.
     """
     require_sequences("probe", sequences)
     require_groups("probe", groups)
@@ -98,7 +98,7 @@ def _by_layer_and_time(errors: dict[str, list[Tensor]], fixed: dict[str, Tensor]
 def preconditioned(sequences: Float[Tensor, "tasks t d"], regulariser: float) -> Float[Tensor, "tasks t d"]:
     """(sum_{i<t} s_i s_i^T + regulariser I)^{-1} s_t at every t: the input for which one gradient step is optimal.
 
-    Source: thesis, section 3.3.
+    Source: von Oswald (2024), section 3.3.
     """
     regulariser = require_number("regulariser", regulariser, above=0)
     identity = regulariser * torch.eye(sequences.shape[-1]).to(sequences)

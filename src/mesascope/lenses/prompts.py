@@ -35,7 +35,7 @@ def prompt_tune(
         prefix: number of learned elements before a sequence.
         training: 5,000 steps of 128 sequences at a learning rate of 1e-3 if None.
 
-    Source: thesis, section 3.5.2.
+    Source: von Oswald (2024), section 3.5.2.
     """
     if not (eos or prefix):
         raise ArgumentTypeError(

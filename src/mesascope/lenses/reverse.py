@@ -84,9 +84,9 @@ def reverse_engineer(network: HasChannels, keep: int | None = None) -> ReverseEn
         network: a `SequencePredictor` with linear attention on tokens of channels, without MLP, norm, convolution,
             gates or features.
         keep: number of blocks kept in each layer and head: those with the largest |number| relative to the mean of
-            their matrix; all if None. The thesis keeps 6 for one layer on three channels, and 16 on four.
+            their matrix; all if None. von Oswald (2024) keeps 6 for one layer on three channels, and 16 on four.
 
-    Source: thesis, section 3.7.3.1, eqs. 3.53 and 3.54.
+    Source: von Oswald (2024), section 3.7.3.1, eqs. 3.53 and 3.54.
     """
     require_access("reverse_engineer", network)
     d, channels = network.config.d, len(network.config.channels or ())

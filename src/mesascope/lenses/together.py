@@ -68,7 +68,7 @@ def measure_predictors(groups: Groups, against: Sequence[str], sequences: Float[
     ``against``, ``("prediction-difference", group, other)`` is the mean distance |.|_2 of their predictions. Members
     are paired as in `measure_learners`.
 
-    Source: thesis, section 3.5.1. Its loss is half the sum over times and entries, (T - 1) d/2 times this mean.
+    Source: von Oswald (2024), section 3.5.1. Its loss is half the sum, (T - 1) d/2 times this mean.
     """
     seen = _seen("measure_predictors", groups, sequences, against)
     tasks = {("mse", name): [numbers(one.error) for one in members] for name, members in seen.items()}

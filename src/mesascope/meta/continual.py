@@ -279,13 +279,13 @@ class LaMAML:
     each step. To first order, alpha <- alpha - ``learning_rate`` dL/dalpha and theta <- theta - alpha_+ o g, with g the
     mean of L's gradients at each phi. A rate below 0 stays below 0.
 
-    The thesis defines L at the last phi only; its results, and those of Gupta et al., use the mean.
+    von Oswald (2024) defines L at the last phi only; the results there, and those of Gupta et al., use the mean.
 
     Args:
         rate: initial alpha.
         clip: bound on the norm of the outer gradients.
 
-    Source: Gupta et al. (2020); thesis, eqs. 4.6 and 4.7.
+    Source: Gupta et al. (2020); von Oswald (2024), eqs. 4.6 and 4.7.
     """
 
     learning_rate: Positive = 0.3
@@ -352,7 +352,7 @@ class SparseLaMAML(LaMAML):
     Args:
         start_at: initial m; all entries are open.
 
-    Source: thesis, section 4.4.1.
+    Source: von Oswald (2024), section 4.4.1.
     """
 
     start_at: Positive = 0.1

@@ -45,7 +45,7 @@ class MAML(nn.Module):
             those of the context, also for queries; "running": the module's running averages, which do not change.
         loss: inner and outer loss of predictions and targets.
 
-    Source: Finn et al. (2017); thesis, section 4.2.
+    Source: Finn et al. (2017); von Oswald (2024), section 4.2.
 
     >>> model = nn.Linear(2, 3)
     >>> context = Context(torch.eye(2), torch.eye(3)[:2])
@@ -160,7 +160,7 @@ class MAML(nn.Module):
     def outer_loss(self, model: nn.Module, episode: Episode) -> Float[Tensor, ""]:
         """Mean over tasks of the adapted model's loss on queries.
 
-        To first order (thesis, eqs. 4.8 and 4.9), its gradient for theta is the gradient at phi_K. For m it is
+        To first order (von Oswald 2024, eqs. 4.8 and 4.9), its gradient for theta is the gradient at phi_K. For m it is
         -inner_lr * grad L(phi_K, queries) o sum_k grad L(phi_k, context) times the derivative of the factor.
         """
         check_inputs(episode.context, episode.xq)
@@ -254,14 +254,14 @@ class BOIL(MAML):
 class MetaSGD(MAML):
     """MAML with a learned rate for each entry; rates are initially ``inner_lr`` and may become negative.
 
-    Source: Li et al. (2017); thesis, eq. 4.2 with M diagonal.
+    Source: Li et al. (2017); von Oswald (2024), eq. 4.2 with M diagonal.
     """
 
     modulation = MODULATIONS["identity"]
 
 
 class ExpMAML(MAML):
-    """MAML with learned rates exp(m) > 0, initially ``inner_lr``. Source: thesis, section 4.3.3."""
+    """MAML with learned rates exp(m) > 0, initially ``inner_lr``. Source: von Oswald (2024), section 4.3.3."""
 
     modulation = MODULATIONS["exp"]
 
@@ -274,7 +274,7 @@ class SparseMAML(MAML):
     Args:
         closed: share of m that is initially below 0.
 
-    Source: thesis, section 4.2; von Oswald et al. (2021).
+    Source: von Oswald (2024), section 4.2; von Oswald et al. (2021).
     """
 
     modulation = MODULATIONS["binary"]
@@ -306,7 +306,7 @@ class SparseMAMLPlus(Drawn):
     Args:
         latent: number of entries of eps.
 
-    Source: thesis, section 4.3.3.
+    Source: von Oswald (2024), section 4.3.3.
     """
 
     modulation = MODULATIONS["binary"]
@@ -336,7 +336,7 @@ class SparseMAMLPlus(Drawn):
 class SparseReLUMAML(MAML):
     """MAML with rates max(m, 0). m is learned straight through, so rates can grow from 0 again.
 
-    Source: thesis, section 4.3.3.
+    Source: von Oswald (2024), section 4.3.3.
     """
 
     modulation = MODULATIONS["relu"]

@@ -61,7 +61,7 @@ def _at(value: Callable[[float], float]) -> Callable[[Tensor, float, torch.Gener
     return lambda parameter, rate, generator: torch.full_like(parameter, value(rate))
 
 
-# Modulations by name. Source: thesis, sections 4.2 and 4.3.3.
+# Modulations by name. Source: von Oswald (2024), sections 4.2 and 4.3.3.
 MODULATIONS: dict[str, Modulation] = {
     "binary": binary(),
     "relu": Modulation(_straight_through(lambda numbers: numbers.clamp(min=0)), _at(lambda rate: rate)),

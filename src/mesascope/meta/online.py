@@ -193,7 +193,7 @@ class ContinualMAML:
         modulation: lambda in Caccia et al.
         kept: number of stored batches of a task.
 
-    Source: Caccia et al. (2020); thesis, section 4.4.2.
+    Source: Caccia et al. (2020); von Oswald (2024), section 4.4.2.
     """
 
     learner: MetaLearnerConfig

@@ -45,15 +45,15 @@ class AttentionConfig:
         ridge: initial 1/lambda of mesa layers.
         ridge_floor: lower bound of the learned ridge.
         ridge_per_dimension: learn one ridge for each key dimension, as in MesaNet, instead of one for each head.
-        ridge_kind: ``"decaying"``, as in the thesis, ``"constant"``, as in MesaNet, or ``"relative"`` to |H_t|, as in
-            Gated KalmaNet. If None, constant with ``forget`` and decaying without: with a forgotten ridge, H becomes
-            singular after hundreds of similar tokens, as in text.
+        ridge_kind: ``"decaying"`` (von Oswald 2024), ``"constant"`` (MesaNet) or ``"relative"`` to |H_t| (Gated
+            KalmaNet). If None, constant with ``forget``, otherwise decaying: with a forgotten ridge, H becomes singular
+            after hundreds of similar tokens, as in text.
         output_norm: divide each head's output by its root mean square, and multiply by a learned scale.
         output_gate: multiply each head's output elementwise by SiLU(w . e).
         init_scale: initial weights are normal with variance init_scale / n_layers / fan-in, truncated at two standard
             deviations; n_layers is 1 for a single layer.
 
-    Source: thesis, sections 3.4, 3.5.3 and 3.7.1; MesaNet (von Oswald et al. 2025); rotary positions: Su et al. (2021).
+    Source: von Oswald (2024), sections 3.4, 3.5.3 and 3.7.1; MesaNet (von Oswald et al. 2025); RoPE: Su et al. (2021).
     """
 
     retired: ClassVar[tuple[str, ...]] = ("check",)

@@ -63,7 +63,7 @@ class BlockMultiples(Pretrained):
         pv: initial coefficients of W_PV, by layer, head, output channel and value channel. Blocks of both that are 0
             are not learned.
 
-    Source: thesis, sections 3.5.1 and 3.7.3 (RevAlg-d).
+    Source: von Oswald (2024), sections 3.5.1 and 3.7.3 (RevAlg-d).
 
     >>> net = BlockMultiplesConfig(3, ("blank", "now", "before"), n_heads=2).build()
     >>> net(torch.ones(4, 5, 3)).shape, net.kept

@@ -46,7 +46,7 @@ class Prompted(Pretrained):
         generator: generator of the prompt, and of the weights of a new network.
         network: the network to prompt, which is copied; a new one if None.
 
-    Source: thesis, section 3.5.2.
+    Source: von Oswald (2024), section 3.5.2.
 
     >>> from mesascope.nets import AttentionConfig, CausalTransformerConfig
     >>> network = SequencePredictorConfig(CausalTransformerConfig(AttentionConfig(width=8)), d=3)

@@ -42,7 +42,7 @@ class ConvNet4(Pretrained):
         in_channels, size: channels and side of the images; each block halves the side, rounded down, while possible.
         classes: width of the output.
 
-    Source: Vinyals et al. (2016); the ConvNet of thesis, section 4.3.
+    Source: Vinyals et al. (2016); the ConvNet of von Oswald (2024), section 4.3.
 
     >>> ConvNet4(filters=8, in_channels=1, size=28, classes=5)(torch.zeros(2, 784)).shape
     torch.Size([2, 5])
@@ -80,7 +80,7 @@ class ResNet12(Pretrained):
         in_channels, size: channels and side of the images; each block halves the side, rounded down, while possible.
         classes: width of the output.
 
-    Source: Lee et al. (2019); thesis, section 4.3.1.
+    Source: Lee et al. (2019); von Oswald (2024), section 4.3.1.
 
     >>> ResNet12(filters=4, in_channels=3, size=84, classes=5)(torch.zeros(2, 3, 84, 84)).shape
     torch.Size([2, 5])

@@ -101,9 +101,9 @@ def causal_softmax_attention(
         return_state: also return the state after the last token.
 
     Forget factors multiply the weights, as in the Forgetting Transformer (Lin et al. 2025). If they multiplied the
-    scores (thesis, section 3.7.1.2), a forgotten pair would keep the weight of a score of 0. PyTorch's fused kernel is
-    not used, as it has no second derivatives on CPU and no rule for `torch.func.vmap`. Memory: O(T (T + n)). For
-    bfloat16 and float16, weights are computed in float32.
+    scores (von Oswald 2024, section 3.7.1.2), a forgotten pair would keep the weight of a score of 0. PyTorch's fused
+    kernel is not used, as it has no second derivatives on CPU and no rule for `torch.func.vmap`. Memory: O(T (T + n)).
+    For bfloat16 and float16, weights are computed in float32.
     """
     arguments = {"q": q, "k": k, "v": v, "log_forget": log_forget, "beta": beta}
     window = None if window is None else require_count("window", window)

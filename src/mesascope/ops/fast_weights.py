@@ -57,7 +57,7 @@ def causal_linear_attention(
         state: the state after the previous tokens.
         return_state: also return the `LinearState` after the last token.
 
-    Source: thesis, eq. 3.2, and section 3.7.1 for forgetting.
+    Source: von Oswald (2024), eq. 3.2, and section 3.7.1 for forgetting.
 
     >>> q = k = torch.eye(2)[None]
     >>> causal_linear_attention(q, k, torch.tensor([[[3.0], [5.0]]]))

@@ -11,7 +11,7 @@ from mesascope.shapes import Float, Int, Tensor
 def dpfp(x: Float[Tensor, "*batch d"], nu: int) -> Float[Tensor, "*batch features"]:
     """Deterministic parameter-free projection to 2 d nu features: r_i r_{i-j} for j = 1 ... nu, with r = relu([x, -x]).
 
-    Source: Schlag, Irie and Schmidhuber (2021); thesis, section 3.5.3.
+    Source: Schlag, Irie and Schmidhuber (2021); von Oswald (2024), section 3.5.3.
 
     >>> dpfp(torch.tensor([1.0, -2.0]), 1)
     tensor([2., 0., 0., 0.])

@@ -150,8 +150,9 @@ class ByClass(NamedTuple):
     ) -> Int[Tensor, "batch ways count"]:
         """Indices of ``count`` different images of each class ``chosen``."""
         order, starts, counts = (part.to(chosen.device) for part in self)
-        scores = torch.rand(*chosen.shape, int(counts.max()), generator=generator, device=chosen.device)
-        scores[torch.arange(scores.shape[-1], device=chosen.device) >= counts[chosen][..., None]] = -1
+        scores = torch.rand(*chosen.shape, int(self.counts.max()), generator=generator, device=chosen.device)
+        missing = torch.arange(scores.shape[-1], device=chosen.device) >= counts[chosen][..., None]
+        scores = scores.masked_fill(missing, -1)
         places = scores.topk(count).indices
         return order[starts[chosen][..., None] + places]
 
@@ -233,7 +234,7 @@ class RotatedDigits(_Digits):
         queries: number of images to classify, from the test part.
         dataset, size: see `mesascope.data.images`; "mnist" is the benchmark.
 
-    Source: Lopez-Paz and Ranzato (2017); thesis, section 4.4.1.
+    Source: Lopez-Paz and Ranzato (2017); von Oswald (2024), section 4.4.1.
 
     >>> episode = RotatedDigits(samples=50, queries=20).sample(3, stream(0, "doc"))
     >>> episode.context.x.shape, episode.yq.shape
@@ -253,7 +254,7 @@ class RotatedDigits(_Digits):
 class PermutedDigits(_Digits):
     """Digits whose pixels are permuted, in one random order for each task. Otherwise like `RotatedDigits`.
 
-    Source: Goodfellow et al. (2013), Lopez-Paz and Ranzato (2017); thesis, section 4.4.1.
+    Source: Goodfellow et al. (2013), Lopez-Paz and Ranzato (2017); von Oswald (2024), section 4.4.1.
 
     >>> PermutedDigits(samples=50, queries=20).sample(3, stream(0, "doc")).context.x.shape
     torch.Size([3, 50, 64])
@@ -283,7 +284,7 @@ class SwitchingImages:
         domains: datasets of `mesascope.data.images`, equally likely; a dataset named twice is twice as likely.
         size, part: see `mesascope.data.images`.
 
-    Source: Caccia et al. (2020); thesis, section 4.4.2.
+    Source: Caccia et al. (2020); von Oswald (2024), section 4.4.2.
 
     >>> found = SwitchingImages(ways=3, shots=2, domains=("digits",), size=8).stream(5, seed=0)
     >>> found(4).x.shape, found(4).y.shape

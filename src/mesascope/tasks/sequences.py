@@ -35,11 +35,11 @@ class LinearDynamics:
 
     Args:
         dynamics: ``"orthogonal"``, ``"contracting"`` or ``"fixed"``.
-        start: distribution of s_1: ``"normal"``, N(0, I), as in the thesis, or ``"uniform"``, U(-1, 1), as in its code.
+        start: distribution of s_1: ``"normal"``, N(0, I), or ``"uniform"``, U(-1, 1), as in the source's code.
         clip: clip every entry of every element to [-clip, clip] before the next is drawn.
         matrix_seed: seed of a fixed W. Replicates with different W need different seeds: see `seeded`.
 
-    Source: thesis, section 3.5.1; clip and contraction: ablations in its code.
+    Source: von Oswald (2024), section 3.5.1; clip and contraction: ablations in its code.
 
     >>> LinearDynamics(d=3, length=5).sample(2, stream(0, "doc")).shape
     torch.Size([2, 5, 3])
@@ -180,7 +180,7 @@ class FewShotSequence:
         noise: standard deviation of the noise in each entry of a target.
         marked: append an entry to each element, 1 for inputs and 0 for targets, for predictors without positions.
 
-    Source: thesis, section 3.5.2; marks are ours.
+    Source: von Oswald (2024), section 3.5.2; marks are ours.
 
     >>> FewShotSequence(d=3, pairs=4, tasks=2).sample(5, stream(0, "doc")).shape
     torch.Size([5, 16, 3])

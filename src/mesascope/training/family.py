@@ -37,8 +37,8 @@ def half_mse(model: Ensemble | nn.Module, tasks: Episode | Tensor) -> Float[Tens
 
     Returns one number for each member of an `Ensemble`, or one for a module.
 
-    Source: code of von Oswald et al. (2023). For sequences, the loss of the thesis (eq. 3.11) is (T - 1) d times as
-    large, as it sums over times and entries.
+    Source: code of von Oswald et al. (2023). For sequences, the loss of von Oswald (2024), eq. 3.11, is (T - 1) d
+    times as large, as it sums over times and entries.
     """
     if not isinstance(tasks, Episode):
         check_sequence(tasks)
@@ -52,7 +52,7 @@ def pair_half_mse(model: Ensemble | nn.Module, sequences: Float[Tensor, "*batch 
 
     Returns one number for each member of an `Ensemble`, or one for a module.
 
-    Source: thesis, section 3.5.2; its loss sums over pairs and entries.
+    Source: von Oswald (2024), section 3.5.2; its loss sums over pairs and entries.
     """
     check_sequence(sequences)
     if sequences.shape[-2] < 2 or sequences.shape[-2] % 2:

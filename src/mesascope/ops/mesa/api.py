@@ -77,7 +77,7 @@ def mesa_attention(
 
     For methods, costs and `torch.compile` see `mesascope.ops.mesa`; for accelerators, `without_reading_values`.
 
-    Source: thesis, sections 3.4 and 3.7.1.
+    Source: von Oswald (2024), sections 3.4 and 3.7.1.
 
     >>> q, k, v = torch.eye(2)[None], torch.eye(2)[None], torch.tensor([[[3.0], [5.0]]])
     >>> mesa_attention(q, k, v, ridge=torch.tensor([0.5]))

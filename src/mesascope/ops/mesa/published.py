@@ -1,7 +1,7 @@
 """Published methods for the mesa-layer, for comparison; none of them is an option of `mesa_attention`.
 
 All compute y_t = G_t (H_t + diag(r_t))^{-1} q_t. `mesa_attention_reference` is the definition, `mesa_recursion` the
-method of the thesis (section 3.7.2.1), and `mesa_conjugate_gradients` that of MesaNet. `mesa_neumann` (thesis, section
+method of von Oswald (2024), section 3.7.2.1, and `mesa_conjugate_gradients` that of MesaNet. `mesa_neumann` (section
 3.7.2.3) and `mesa_chebyshev` are series for H of small condition number. Shapes are those of `mesa_attention`.
 """
 
@@ -54,7 +54,7 @@ def mesa_recursion(
     Args:
         q, k, v, ridge, log_forget, beta: as in `mesa_attention`, for a ridge that decays; gates must be above 0.
 
-    Source: thesis, eq. 3.19 and section 3.7.2.1.
+    Source: von Oswald (2024), eq. 3.19 and section 3.7.2.1.
     """
     problem = pose(q, k, v, ridge=ridge, log_forget=log_forget, beta=beta)
     start = problem.H[0].diagonal(dim1=-2, dim2=-1).reciprocal()
@@ -192,7 +192,7 @@ def mesa_neumann(q: Tensor, k: Tensor, v: Tensor, *, terms: int = 30, **inputs: 
         terms: number of terms after the first.
         inputs: other arguments of `mesa_attention`.
 
-    Source: thesis, section 3.7.2.3.
+    Source: von Oswald (2024), section 3.7.2.3.
     """
     terms = require_count("terms", terms, least=0)
 
