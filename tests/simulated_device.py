@@ -29,7 +29,7 @@ _INDEXED = {aten.index.Tensor, aten.index_put.default, aten.index_put_.default, 
 _STRICT = {aten.cat.default, aten.stack.default, aten.mm.default, aten.bmm.default, aten.gather.default}
 _WAITS = {
     aten._local_scalar_dense.default, aten.equal.default, aten.is_nonzero.default, aten.nonzero.default,
-    aten.masked_select.default,
+    aten.masked_select.default, aten.bincount.default, aten._unique2.default, aten.repeat_interleave.Tensor,
 }  # fmt: skip
 
 
@@ -95,7 +95,14 @@ class _Computing(TorchDispatchMode):
         tensors, held = _parts(args, kwargs)
         here = any(isinstance(one, Simulated) for one in tensors)
         target = kwargs.get("device")
-        self.waits += here and (func in _WAITS or (target is not None and torch.device(target).type == "cpu"))
+        self.waits += here and (
+            func in _WAITS
+            or (target is not None and torch.device(target).type == "cpu")
+            or (func is aten.copy_.default and not isinstance(args[0], Simulated))
+            or (
+                func in _INDEXED and any(one.dtype is torch.bool for one in tensors[1:])
+            )  # a mask, whose rows it counts
+        )
         if here or (target is not None and torch.device(target).type == "simulated"):
             return _computed(func, args, kwargs, tensors, held)
         return func(*args, **kwargs)

@@ -2,7 +2,6 @@
 
 import copy
 import dataclasses
-import math
 from collections.abc import Mapping
 from types import SimpleNamespace
 
@@ -235,18 +234,65 @@ def test_every_method_of_the_mesa_layer_computes_as_on_the_cpu(method):
     require_same(attended(DEVICE), attended("cpu"))
 
 
+@pytest.fixture
+def waits_a_step(computing):
+    """How often the CPU waits for the device in the second step of a training."""
+
+    def count(go):
+        total = []
+        for steps in (1, 2):
+            before = computing.waits
+            go(dataclasses.replace(PLAN, steps=steps, clip=0.1, average=1.0, evaluate_every=100, schedule="constant"))
+            total.append(computing.waits - before)
+        return total[1] - total[0]
+
+    return count
+
+
+@pytest.mark.skipif(DEVICE != "simulated:0", reason="only the simulated device counts")
+def test_a_training_step_of_an_ensemble_waits_for_its_losses_alone(waits_a_step):
+    config = InContextRegressorConfig(TransformerConfig(4, init_scale=0.02))
+    assert waits_a_step(lambda plan: train(config.build, FAMILY, plan, [0, 1], device=DEVICE)) <= 1
+
+
+@pytest.mark.skipif(DEVICE != "simulated:0", reason="only the simulated device counts")
 @pytest.mark.parametrize("options", [{}, {"forget": True}, {"forget": True, "beta": True, "ridge_kind": "relative"}])
-def test_a_training_step_with_mesa_layers_waits_for_its_loss_alone(computing, options):
-    transformer = CausalTransformerConfig(AttentionConfig(8, 2, **options), 2, "mesa")
-    waits = []
-    for device, config in ((DEVICE, transformer), (DEVICE, dataclasses.replace(transformer, attention="linear"))):
-        net = config.build(stream(0, "init")).to(device)
-        state = ModuleState(net, lambda net, tokens: net(tokens).square().mean(), PLAN)
-        tokens = torch.randn(2, 40, 8, generator=stream(0, "tokens")).to(device)
-        before = computing.waits
-        assert math.isfinite(state.update(tokens)["loss"])
-        waits.append(computing.waits - before)
-    assert waits[0] == waits[1]
+def test_a_training_step_of_a_module_with_mesa_layers_waits_for_its_loss_alone(waits_a_step, options):
+    config = CausalTransformerConfig(AttentionConfig(8, 2, **options), 1, "mesa")
+    tokens = torch.randn(2, 12, 8, generator=stream(0, "tokens")).to(DEVICE)
+
+    def go(plan):
+        net = config.build(stream(0, "init")).to(DEVICE)
+        loss = lambda net, tokens: net(tokens).square().mean()  # noqa: E731
+        fit(ModuleState(net, loss, plan, autocast=torch.bfloat16), lambda step: tokens, plan)
+
+    assert waits_a_step(go) <= 1
+
+
+@pytest.mark.skipif(DEVICE != "simulated:0", reason="only the simulated device counts")
+@pytest.mark.parametrize(
+    ("method", "order"),
+    [
+        *(("maml", 2), ("sparse-maml", 1)),
+        *(pytest.param(method, 1, marks=pytest.mark.slow) for method in METHODS if method != "sparse-maml"),
+    ],
+)
+def test_an_outer_step_of_a_meta_learner_waits_for_its_loss_alone(waits_a_step, method, order):
+    config = MetaLearnerConfig(ClassifierConfig("mlp", 8, size=6, classes=3), method, 0.1, 2, order=order)
+    tasks = FewShotImages(ways=3, shots=1, queries=2, size=6).sample(2, stream(0, "tasks")).to(DEVICE)
+
+    def go(plan):
+        fit(ModuleState(config.build(stream(0, "init")).to(DEVICE), MetaLearner.loss, plan), lambda step: tasks, plan)
+
+    assert waits_a_step(go) <= 1
+
+
+@pytest.mark.skipif(DEVICE != "simulated:0", reason="only the simulated device counts")
+@pytest.mark.parametrize(("build", "most"), [(LinearRegression, 0), (LinearDynamics, 0), (FewShotImages, 1)])
+def test_tasks_are_drawn_without_waiting_but_for_images_in_the_memory_of_the_cpu(computing, build, most):
+    family, generator, before = build(), stream(0, "devices", device=DEVICE), computing.waits
+    family.sample(3, generator)
+    assert computing.waits - before <= most
 
 
 def test_language_models_train_and_continue_as_on_the_cpu():
