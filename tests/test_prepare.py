@@ -3,6 +3,7 @@
 import builtins
 import errno
 import gzip
+import hashlib
 import io
 import json
 import os
@@ -12,6 +13,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +22,7 @@ import pytest
 from hypothesis import example, given, settings, strategies as st
 
 from mesascope.errors import ArgumentError, MissingPackageError
-from mesascope.language import TextWindows, documents, open_corpus, prepare, preparing, tokenizing
+from mesascope.language import TextWindows, documents, open_corpus, prepare, preparing, shards, tokenizing
 from mesascope.language.documents import Piece, Reading, files_of, pieces
 from mesascope.language.shards import ShardWriter
 from mesascope.language.tokenizing import load_tokenizer
@@ -575,7 +577,7 @@ def test_a_corpus_that_is_not_whole_is_refused(tmp_path):
 
     for name, change, message in (
         ("missing", lambda folder: (folder / "train-00000.bin").unlink(), "must have 500 tokens, .* but is missing"),
-        ("short", shorter, "must have 500 tokens, as the index says, but has 499: prepare the text anew"),
+        ("short", shorter, "must have 500 tokens, as in the index, but has 499: prepare the text anew"),
         ("tokenizer", retokenized, "tokenizer.json must be the tokenizer of the index, but is not"),
         (
             "index",
@@ -591,10 +593,45 @@ def test_a_corpus_that_is_not_whole_is_refused(tmp_path):
             open_corpus(damaged(name, change))
     changed = open_corpus(damaged("changed", other))
     changed.verify("validation")
-    with pytest.raises(ArgumentError, match="must have the checksum that the index says, but has another"):
+    with pytest.raises(ArgumentError, match="must have its checksum in the index, but has another"):
         TextWindows(str(changed.folder), 20)
     with pytest.raises(ArgumentError, match="must hold tokens below 257, but holds"):
         changed.windows("train", np.array([500]), 500)
+
+
+def test_shards_are_read_by_the_first_start_alone_until_they_change(tmp_path, monkeypatch):
+    corpus = prepare([written(tmp_path, "rows.jsonl")], tmp_path / "out", validation=0.3, shard=500)
+    names, read = [shard.file for shard in corpus.index.splits["train"].shards], []
+    digest = hashlib.file_digest
+
+    def noted(file, kind):
+        read.append(Path(file.name).name)
+        return digest(file, kind)
+
+    monkeypatch.setattr(hashlib, "file_digest", noted)
+
+    def started():
+        """The files that a new process reads."""
+        shards._known_digest.cache_clear()
+        read.clear()
+        open_corpus(corpus.folder).verify("train")
+        return [name for name in read if name != "tokenizer.json"]
+
+    assert started() == names
+    assert started() == []
+    path = corpus.folder / names[1]
+    os.utime(path, ns=(0, 0))
+    assert started() == [names[1]]
+    (corpus.folder / "checked.json").write_text("{")
+    assert started() == names
+    path.write_bytes(bytes(reversed(path.read_bytes())))
+    with pytest.raises(ArgumentError, match="must have its checksum in the index, but has another"):
+        started()
+    shutil.copytree(corpus.folder, tmp_path / "locked")
+    monkeypatch.setattr(shards, "replacing", mock.Mock(side_effect=PermissionError))
+    for _ in range(2):
+        shards._known_digest.cache_clear()
+        open_corpus(tmp_path / "locked").verify("validation")
 
 
 @pytest.mark.parametrize("kept", [None, 1 << 20])

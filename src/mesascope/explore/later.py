@@ -63,7 +63,7 @@ class Later:
             self.mark.css_classes = ["stale"]  # another text would lay out the page anew
 
     def _seen(self) -> None:
-        """The page has told in the mark's tags whether the panel is in view."""
+        """Compute what is due after the page has marked the panel as in view."""
         if self._due:
             self.request()
 

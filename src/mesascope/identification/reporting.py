@@ -190,7 +190,7 @@ FIGURES = (
         (Lines("", "pairs", "squared difference", _by_length, log="y"),), size=(7, 3.2),
     ),
     Figure(
-        "filter", "What predictions multiply the directions of X^T X / n by, by eigenvalue: of the learner, with "
+        "filter", "Factor of predictions for each direction of X^T X / n, by its eigenvalue: of the learner, with "
         "standard errors, and of the nearest candidate.", (Lines("", "eigenvalue", "filter", _filters),), size=(6, 3.2),
     ),
     Figure(
@@ -201,7 +201,7 @@ FIGURES = (
     ),
     Figure(
         "confusion", "Lower bounds of the differences of the nearest candidates, each from each, at the learner's "
-        "noise, in per cent of the variance of predictions: candidates whose bound is 0 these tasks do not tell apart.",
+        "noise, in per cent of the variance of predictions. These tasks do not distinguish candidates with bound 0.",
         (Lines("", "", "", _apart),), size=(8, 6),
     ),
 )  # fmt: skip

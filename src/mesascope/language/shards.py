@@ -14,10 +14,11 @@ import msgspec
 import numpy as np
 
 from mesascope.errors import ArgumentError, refuse, require_choice
+from mesascope.files import replacing
 from mesascope.progress import tracked
 from mesascope.runs.files import as_path
 
-INDEX, TOKENIZER = "index.json", "tokenizer.json"
+INDEX, TOKENIZER, CHECKED = "index.json", "tokenizer.json", "checked.json"
 SPLITS = ("train", "validation")
 
 
@@ -200,12 +201,24 @@ class Corpus:
         return found
 
     def verify(self, split: str) -> None:
-        """Raise if a checksum differs from the index; unchanged shards are not read again."""
+        """Raise if a checksum differs from the index.
+
+        A shard is read once: a file beside the shards holds the size, modification time and checksum of each, and only
+        shards that differ from it are read again.
+        """
         require_choice("split", split, SPLITS)
+        known = _checked(self.folder)
         for shard in tracked(self.index.splits[split].shards, f"checking tokens of {split}"):
             file = self.folder / shard.file
-            if _known_digest(file, file.stat().st_mtime_ns) != shard.sha256:
-                raise _damaged(file, "have the checksum that the index says", "has another")
+            state = file.stat()
+            found = (state.st_size, state.st_mtime_ns, shard.sha256)
+            if known.get(shard.file) == found:
+                continue
+            if _known_digest(file, state.st_mtime_ns) != shard.sha256:
+                raise _damaged(file, "have its checksum in the index", "has another")
+            content = msgspec.json.encode(_checked(self.folder) | {shard.file: found})
+            with contextlib.suppress(OSError), replacing(self.folder / CHECKED, str(os.getpid())) as aside:
+                aside.write_bytes(content)  # not in a folder that is read-only
 
 
 def open_corpus(folder: str | os.PathLike[str]) -> Corpus:
@@ -230,7 +243,7 @@ def open_corpus(folder: str | os.PathLike[str]) -> Corpus:
             length = file.stat().st_size if file.is_file() else -1
             if length != size * shard.tokens:
                 found = "is missing" if length < 0 else f"has {length // size}"
-                raise _damaged(file, f"have {shard.tokens} tokens, as the index says", found)
+                raise _damaged(file, f"have {shard.tokens} tokens, as in the index", found)
     tokenizer = path / TOKENIZER
     if not tokenizer.is_file() or _digest(tokenizer) != index.tokenizer:
         raise _damaged(tokenizer, "be the tokenizer of the index", "is not")
@@ -247,6 +260,14 @@ def _agrees(index: Index) -> bool:
 def _digest(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _checked(folder: Path) -> dict[str, tuple[int, int, str]]:
+    """Size, modification time and checksum of the shards that were read before; empty if unknown."""
+    try:
+        return msgspec.json.decode((folder / CHECKED).read_bytes(), type=dict[str, tuple[int, int, str]])
+    except (OSError, msgspec.DecodeError):  # none yet, or damaged
+        return {}
 
 
 @functools.cache

@@ -5,8 +5,8 @@ self-attention layer. The control has the same embedding and MLP, from the same 
 gradient descent in place of the attention layer; its step size is learned too.
 
 Amplitude and phase are drawn apart, as the text has it, and from one number, as the authors' code draws them, which
-makes a task a single number. Two more kinds of transformer train on the former: from the control's weights, which tells
-whether they fail to learn or to represent, and from larger attention weights.
+makes a task a single number. Two more kinds of transformer train on the former: from the control's weights, to find
+out whether they fail to learn or to represent, and from larger attention weights.
 
 The MLP has biases, as in the authors' code: without them, features vanish at x = 0 and so does every prediction.
 """

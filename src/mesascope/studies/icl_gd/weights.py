@@ -3,8 +3,8 @@
 ICML paper: Figures 9 and 11. Tasks are noiseless linear regression with N = d = 10. Products W_KQ and W_PV of one
 linear layer, of three looped linear layers, and of one softmax layer with two heads, rescaled as in appendix A.3.
 
-The row and column of W_KQ that meet targets carry no gradient where the query's target is zero: one layer keeps there
-what it began with. Its structure is therefore read on the inputs' block, and the figure shows the whole matrix.
+The row and column of W_KQ that multiply targets have no gradient where the query's target is zero: there, one layer
+keeps its initial weights. Its structure is therefore read on the inputs' block, and the figure shows the whole matrix.
 """
 
 from __future__ import annotations

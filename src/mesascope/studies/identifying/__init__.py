@@ -1,1 +1,1 @@
-"""Studies of what can be told of a learner from outside."""
+"""Studies of the identification of learners from their predictions."""

@@ -311,7 +311,7 @@ def _shares(r: Any) -> list[Grid]:
 
 
 def _senses(r: Any) -> list[Grid]:
-    """Trials by what the answer says: planted without noise and with it, aliens that a candidate equals, others."""
+    """Trials by sense of the answer: planted without noise and with it, aliens that a candidate equals, others."""
     said = {
         "planted": {"alien": False, "noise": False}, "planted, with noise": {"alien": False, "noise": True},
         "aliens that a candidate equals": {"alien": True, "truth": True},

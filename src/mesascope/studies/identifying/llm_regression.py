@@ -1,9 +1,9 @@
 """Which algorithm does a language model run that predicts numbers in text?
 
-From Words to Numbers (Vacareanu et al., 2024) measures how well language models regress in context, and says of the
-mechanism that it does not explain it. Here small language models are trained on text of linear problems, put beside
-regressors that read the same rounded numbers, and asked with `identify`. A model behind a server of OpenAI's protocol
-takes their place with --model and --base-url.
+Vacareanu et al. (2024, From Words to Numbers) measure how well language models regress in context, and leave the
+mechanism open. Here small language models are trained on text of linear problems, compared with regressors that read
+the same rounded numbers, and asked with `identify`. With --model and --base-url, a model behind a server of OpenAI's
+protocol takes their place.
 """
 
 from __future__ import annotations

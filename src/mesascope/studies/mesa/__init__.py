@@ -1,1 +1,1 @@
-"""Studies of thesis chapter 3: mesa-optimisation in autoregressively trained networks."""
+"""Studies of chapter 3 of von Oswald (2024): mesa-optimisation in autoregressively trained networks."""

@@ -1,8 +1,8 @@
 """Do networks trained on other dynamics learn by another algorithm?
 
-Thesis: the first footnote of section 3.5.1, which says so of converging dynamics. One linear layer and one mesa layer
-train on contractions Q^T diag(a) Q, one linear layer on orthogonal maps. All contractions are symmetric and have
-eigenvalues from 0.3 to 0.9: whoever knows that can do better than least squares, which takes every W for possible.
+Thesis: the first footnote of section 3.5.1, about converging dynamics. One linear layer and one mesa layer train on
+contractions Q^T diag(a) Q, one linear layer on orthogonal maps. All contractions are symmetric and have eigenvalues
+from 0.3 to 0.9: an algorithm that uses this has a smaller error than least squares, for which every W is possible.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from mesascope.study import Arrays, Claim, Figure, Reported, Study, above, below
 
 LINEAR = ("linear-converged", "no-better-sums", "gd-at-its-optimum")
 MESA = ("mesa-converged", "limit-at-its-optimum")
-# Ridges of mesa layers fall slowly: steps and batch are the thesis'.
+# Ridges of mesa layers fall slowly: steps and batch are those of von Oswald (2024).
 MESA_LAYERS = dynamics.adamw_plan(4500, 1e-2, batch=256)
 NORMALISED = (*MESA, "normalised-converged")
 ROLES = {

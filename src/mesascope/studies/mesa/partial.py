@@ -1,8 +1,8 @@
 """How do transformers predict systems of which they see a part?
 
-The extended paper behind chapter 3 of the thesis. A hidden state of width 15 is seen through 5 numbers, so that three
-elements in a row tell it, and one does not. Seven softmax layers, and a softmax and a mesa layer, are compared with
-ridge regression on the last one to five elements.
+The paper on which chapter 3 of von Oswald (2024) is based. A hidden state of width 15 is observed through 5 numbers:
+three consecutive elements determine it, and one does not. Seven softmax layers, and a softmax and a mesa layer, are
+compared with ridge regression on the last one to five elements.
 """
 
 from __future__ import annotations

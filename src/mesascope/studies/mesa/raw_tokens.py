@@ -1,4 +1,4 @@
-"""The full transformers of the thesis: raw elements, learned projections, and a first layer of softmax attention."""
+"""The full transformers of von Oswald (2024): raw elements, projections, and a first layer of softmax attention."""
 
 from __future__ import annotations
 

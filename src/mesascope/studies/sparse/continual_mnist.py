@@ -1,7 +1,7 @@
 """Do learned rates and masks keep what was learned, and do they close?
 
-Thesis: Table 4.5 and Figs. 4.3 and 4.4. A network of two hidden layers meets tasks one after another: images turned, or
-with their pixels permuted. A method sees each batch of ten images once, and may keep some hundred of the past.
+Thesis: Table 4.5 and Figs. 4.3 and 4.4. A network of two hidden layers learns one task after another: images turned,
+or with their pixels permuted. A method sees each batch of ten images once, and may keep some hundred of the past.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class ContinualMnist:
 
 
 def methods(stream: str, mer_batches: int) -> dict[str, Any]:
-    """The methods with settings of Gupta et al. (2020) and the thesis for a stream, and rates tuned on other seeds."""
+    """Methods with settings of Gupta et al. (2020) and von Oswald (2024) for a stream, rates tuned on other seeds."""
     many = stream == "many permutations"
     memory, glances = (500, 10) if many else (200, 5)
     look_ahead: dict[str, Any] = {"memory": memory, "glances": glances}

@@ -37,7 +37,7 @@ QUICK: dict[str, Any] = {
     "training": Training(200, 4, learning_rate=3e-3, schedule="constant", evaluate_every=50),
     "inner_lr": 0.5, "tasks": 200, "watch_tasks": 20,
 }  # fmt: skip
-# The thesis' own settings, for whoever has the images (see `mesascope.data.images`), with each method's own recipe.
+# The settings of von Oswald (2024), with each method's own recipe. Images: see `mesascope.data.images`.
 MINI_IMAGENET: dict[str, Any] = {
     "dataset": "mini-imagenet", "ways": 5, "shots": 5, "queries": 15, "width": 64, "in_channels": 3, "size": 84,
     "training": Training(40_000, 2, learning_rate=1e-3, schedule="constant", evaluate_every=4000),
@@ -60,9 +60,9 @@ class Recipe(NamedTuple):
 def recipe_of(method: str, settings: FewShot) -> Recipe:
     """The recipe of a method on coloured images of miniImageNet's size; a tuned one on others.
 
-    Sparse methods have the thesis' recipe, MAML, ANIL and Meta-SGD that of Finn et al. and Li et al. on miniImageNet
-    (Meta-SGD and exp-MAML to second order, as the thesis says of gradient modulation), BOIL that of Oh et al. with the
-    thesis' rate. With ResNet-12, whose rows the thesis trained, all have its own. Rates of the others are ours.
+    Sparse methods have the recipe of von Oswald (2024), MAML, ANIL and Meta-SGD that of Finn et al. and Li et al. on
+    miniImageNet (Meta-SGD and exp-MAML to second order, as von Oswald (2024) has gradient modulation), BOIL that of Oh
+    et al. with his rate. With ResNet-12, all have the settings of von Oswald (2024). Rates of the others are ours.
     """
     one_shot = settings.shots == 1
     if settings.architecture == "resnet12":
