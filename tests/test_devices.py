@@ -236,7 +236,7 @@ def test_every_method_of_the_mesa_layer_computes_as_on_the_cpu(method):
 
 @pytest.fixture
 def waits_a_step(computing):
-    """How often the CPU waits for the device in the second step of a training."""
+    """Number of times that the CPU waits for the device in the second step of a training."""
 
     def count(go):
         total = []
