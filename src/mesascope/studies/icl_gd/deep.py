@@ -2,7 +2,7 @@
 
 ICML paper: Figures 3 (right), 6c and 7. Tasks are noiseless linear regression with N = d = 10. Tokens are clipped at
 10 throughout. Five layers with weights of their own are compared with five gradient steps (a tuned step size each),
-with five steps of GD++ (an eta and a gamma each, tuned), with the GD++ whose step sizes their own weights spell, and
+with five steps of GD++ (an eta and a gamma each, tuned), with GD++ of the step sizes that their weights contain, and
 with GD++ tuned from there: step sizes of deep GD++ have many good values, and each network finds its own. Ten looped
 layers are compared with ten tied steps of GD++.
 

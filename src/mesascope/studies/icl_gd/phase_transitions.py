@@ -2,7 +2,7 @@
 
 ICML paper: Figure 15. Tasks are noiseless linear regression with N = d = 10. One linear layer with one head, and with
 two, trains at a constant learning rate from many seeds: how long some stay on the plateau is a matter of few of them.
-The step at which half the mean squared error falls below 0.25 tells when each leaves it. Then one block of attention
+The step at which half the mean squared error falls below 0.25 marks when each leaves it. Then one block of attention
 and MLP trains on a fixed set of tasks, a set of its own for each seed and all of them in every step, without weight
 decay: does its MLP learn those tasks by heart before its attention finds gradient descent?
 """

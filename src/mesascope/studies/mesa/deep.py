@@ -18,7 +18,7 @@ from mesascope.studies.mesa import bugs, dynamics
 from mesascope.studies.mesa.dynamics import adamw_plan, each_with_each, joined
 from mesascope.study import Claim, Figure, Study, Training, above, below, ours, printed, stage, two_sided
 
-# Coefficients of each layer and head that the thesis keeps.
+# Coefficients of each layer and head that von Oswald (2024) keeps.
 BLOCKS = 16
 DEPTHS = {"two": 2, "four": 4, "six": 6}
 TARGETS = {"next": "next element", "preconditioned": "preconditioned input"}

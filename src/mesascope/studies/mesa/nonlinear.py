@@ -1,8 +1,8 @@
 """Do transformers learn the features in which nonlinear dynamics are linear, and least squares on them in context?
 
-The extended paper behind chapter 3 of the thesis. Elements follow s_{t+1} = W f(s_t), with W of the task and features f
-that all tasks share: f can be learned while training, W in context. Networks with MLPs are compared with ridge
-regression on the elements, on the true features, and with networks without MLPs.
+The paper on which chapter 3 of von Oswald (2024) is based. Elements follow s_{t+1} = W f(s_t), with W of the task and
+features f that all tasks share: f can be learned while training, W in context. Networks with MLPs are compared with
+ridge regression on the elements, on the true features, and with networks without MLPs.
 """
 
 from __future__ import annotations

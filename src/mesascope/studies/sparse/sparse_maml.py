@@ -1,7 +1,7 @@
 """Does a meta-learner that may choose where to learn learn better, and where does it choose to?
 
-Thesis: Table 4.1 and Fig. 4.1. Networks meta-learn to tell classes of images apart from few examples of each; masks
-say which entries the inner steps may change, and start half closed, or with more or fewer of them closed.
+Thesis: Table 4.1 and Fig. 4.1. Networks meta-learn to classify images from few examples of each class; masks select
+the entries that inner steps may change, and start half closed, or with more or fewer of them closed.
 """
 
 from __future__ import annotations
