@@ -84,7 +84,7 @@ class LanguageMesa:
         return replace(self.training, learning_rate=RATES[size][kind]) if self.tuned else self.training
 
     def bands(self) -> dict[str, slice]:
-        """Tokens that losses are told of, by name; early and late ones lie around those of the in-context score."""
+        """Ranges of tokens that losses are averaged over; early and late ones lie around those of the in-context score."""
         whole = self.context
         return {
             "loss": slice(whole), "early": slice(whole // 32, whole // 16),
