@@ -172,7 +172,7 @@ STUDY = Study(
             sweep_tasks=500, tune_tasks=2000,
             ready=SecondTraining(plan(600, 6e-3, batch=512, clip=1.0, evaluate_every=20)),
         ),
-        "paper": Copying(plan(15_000, 1e-3, clip=10.0, evaluate_every=150), init_scale=1.0),
+        "paper": Copying(plan(15_000, 1e-3, clip=10.0, evaluate_every=150), init_scale=1.0, seeds=20),
     },
     measure=measure,
     trainings=3,

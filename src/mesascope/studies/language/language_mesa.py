@@ -84,7 +84,7 @@ class LanguageMesa:
         return replace(self.training, learning_rate=RATES[size][kind]) if self.tuned else self.training
 
     def bands(self) -> dict[str, slice]:
-        """Ranges of tokens that losses are averaged over; early and late ones lie around those of the in-context score."""
+        """Ranges of tokens for mean losses, by name; early and late ones lie around those of the in-context score."""
         whole = self.context
         return {
             "loss": slice(whole), "early": slice(whole // 32, whole // 16),
@@ -259,7 +259,9 @@ def _heads(where: str, y: str) -> Lines:
 BOTH_SIZES = [(size, kind) for size in SIZES for kind in KINDS]
 
 
-UNLIKE = dict.fromkeys(("quick", "small"), "100,000 steps of 256 windows of 1,024 tokens of the Pile at width 768")
+UNLIKE: dict[str, str] = dict.fromkeys(
+    ("quick", "small"), "100,000 steps of 256 windows of 1,024 tokens of the Pile at width 768"
+)
 STUDY = Study(
     name="language-mesa",
     source="von Oswald's thesis, section 3.5.3",
