@@ -2,9 +2,18 @@
 
 import os
 
+import pytest
+from test_studies import hardly_trained
+
 from mesascope.cli import main
 from mesascope.records import registered
-from mesascope.studies import estimate
+from mesascope.studies import estimate, estimating, new_run, run_study
+
+STUDIES = registered("study")
+# References come before all trainings of these, which an estimate leaves out.
+AFTER_OTHERS = {"deep", "deep-mlp"}
+# Of algorithms alone, of texts that are not at hand, or of streams.
+ELSEWHERE = {"good-regression", "identify-calibration", "language-mesa", "pretrained", "continual-mnist"}
 
 
 def test_an_estimate_names_each_training_with_its_steps_and_leaves_nothing(tmp_path, monkeypatch, capsys):
@@ -27,3 +36,18 @@ def test_hours_are_those_of_all_steps():
 def test_networks_that_learn_from_streams_are_left_out():
     names = [row["training"] for row in estimate(registered("study")["continual-online"], "quick")]
     assert names == ["before maml", "before sparse-maml", "before sparse-relu-maml"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted({name for name in STUDIES if "paper" in STUDIES[name].presets} - ELSEWHERE))
+def test_networks_of_a_paper_preset_take_ten_steps(name, tmp_path, monkeypatch):
+    """Networks are as large as in the paper; batches and tasks are few."""
+    study = STUDIES[name]
+    settings = hardly_trained(study.presets["paper"], trained=10)
+    if name in AFTER_OTHERS:
+        run = new_run(study, "paper", settings, out=tmp_path / "run")
+        run_study(study, settings, run)
+        assert run.is_complete
+    else:
+        monkeypatch.setattr(estimating, "_STEPS", (10, 10))
+        assert all(row["steps"] == 10 for row in estimate(study, "paper", settings))

@@ -72,7 +72,10 @@ def hardly_trained(settings, trained=2, **tiny):
         value = getattr(settings, field.name)
         if isinstance(value, Training):
             changes[field.name] = dataclasses.replace(
-                value, steps=trained, batch=min(value.batch, 16 if sizes is TINY else 4)
+                value,
+                steps=trained,
+                batch=min(value.batch, 16 if sizes is TINY else 4),
+                warmup_steps=min(value.warmup_steps, trained),
             )
         elif dataclasses.is_dataclass(value):
             changes[field.name] = hardly_trained(value, trained)
