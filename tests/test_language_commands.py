@@ -54,6 +54,21 @@ def test_a_corpus_is_told_in_numbers_and_its_broken_lines_too(folder, tmp_path, 
     assert "line 61 is no JSON" in said.err
 
 
+def test_an_estimate_of_a_training_leaves_nothing(folder, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("mesascope.language.estimating._SECONDS", 0.05)
+    flags = ("--corpus", folder / "corpus", *TRAIN, "--training.steps", "9000", "--device", "cpu")
+    code, said = told(capsys, "train", "--estimate", *flags)
+    names, values, note = said.out.splitlines()
+    assert code == 0
+    assert names.split() == ["training", "steps", "hours", "tokens/s", "memory", "(GB)"]
+    name, steps, hours, tokens, memory = values.split()
+    assert (name, steps, note) == ("model", "9000", "left out: evaluations and checkpoints")
+    assert 9000 * 8 * 24 / float(tokens) / 3600 == pytest.approx(float(hours), rel=0.01)
+    assert 0.1 < float(memory) < 20
+    assert not list(tmp_path.iterdir())
+
+
 def test_delimiters_are_typed_as_python_spells_them(tmp_path, capsys):
     (tmp_path / "text.txt").write_bytes(b"".join(b"one %d\r\n\r\n" % number for number in range(40)))
     for typed, count in ((r"\n\n", 40), (r"\x0a\u000a", 40), ("e ", 41), (r"\q", 1)):

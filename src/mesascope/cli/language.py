@@ -79,8 +79,17 @@ class Train:
     """Device to compute on: cpu, cuda, cuda:1, ...; auto chooses a GPU if there is one."""
     resume: Path | None = None
     """Folder of a run to continue. No other flag may be given: all settings are read from its config.json."""
+    estimate: bool = False
+    """Print the hours and memory that the training would take in one process, from a few steps, and run nothing
+    else."""
 
     def __call__(self) -> None:
+        if self.estimate:
+            from mesascope.language import estimate_language_model
+
+            print(estimate_language_model(self.settings, self.device))
+            print("left out: evaluations and checkpoints")
+            return
         from mesascope.language import resume_language_run, train_language_model
         from mesascope.language.losses import SIGN
         from mesascope.measurement import Measurement

@@ -1,3 +1,4 @@
+from .estimating import estimate_language_model as estimate_language_model
 from .inspecting import (
     HeadScores as HeadScores,
     Inspection as Inspection,

@@ -7,6 +7,7 @@ import itertools
 import math
 import shutil
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -170,14 +171,8 @@ def train_language_model(run: Run) -> LanguageModel:
     network, plan = settings.network(windows.corpus.index.vocabulary), settings.training
     record = {"network": to_record(network), "family": to_record(windows), "settings": to_record(settings)}
     record |= {"seeds": [seed], "tokens": tokens}
-    state = ModuleState(
-        _shared(network.build(stream(seed, "init")).to(device), settings.shard), next_token_loss, plan,
-        accumulate=settings.accumulate, autocast=AUTOCAST[settings.autocast], seed=seed,
-    )  # fmt: skip
+    state, batch_at = begun(settings, windows, seed, device)
     shown = held.spread(settings.validation_windows).to(device)
-
-    def batch_at(step: int) -> Tensor:
-        return processes.local_batch(windows.sample(plan.batch, stream(seed, "text", step))).to(device)
 
     with run.lock() if processes.is_rank_zero() else contextlib.nullcontext():
         checkpoints = TrainingCheckpoints(run.path / "checkpoints" / MODEL, record, device, keep=plan.keep)
@@ -199,6 +194,22 @@ def train_language_model(run: Run) -> LanguageModel:
             trained.save_pretrained(run.path / MODEL)
             shutil.copyfile(Path(settings.corpus) / TOKENIZER, run.path / MODEL / TOKENIZER)
     return trained.to(device).eval()
+
+
+def begun(
+    settings: LanguageTraining, windows: TextWindows, seed: int, device: torch.device
+) -> tuple[ModuleState, Callable[[int], Tensor]]:
+    """State of a training before its first step, and the batch of each step."""
+    model = settings.network(windows.corpus.index.vocabulary).build(stream(seed, "init")).to(device)
+    state = ModuleState(
+        _shared(model, settings.shard), next_token_loss, settings.training, accumulate=settings.accumulate,
+        autocast=AUTOCAST[settings.autocast], seed=seed,
+    )  # fmt: skip
+
+    def batch_at(step: int) -> Tensor:
+        return processes.local_batch(windows.sample(settings.training.batch, stream(seed, "text", step))).to(device)
+
+    return state, batch_at
 
 
 def _require_even_shares(settings: LanguageTraining) -> None:

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import sys
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from mesascope.errors import RunDirectoryError
 from mesascope.evidence.tables import Table
@@ -22,6 +19,7 @@ from mesascope.studies.missing import Missing, MissingError
 from mesascope.studies.running import new_run
 from mesascope.study import Study
 from mesascope.training import Training
+from mesascope.training.memory import peak_gigabytes, reset_peak_memory
 
 # Least and most steps whose time is measured, after one that is not, and seconds that they should take.
 _STEPS, _SECONDS = (2, 50), 2.0
@@ -52,8 +50,7 @@ class _Brief(Lab):
     def train(
         self, name: str, network: Any, family: Any, training: Training, *, watch: Any = None, **options: Any
     ) -> list[Any]:
-        if self.device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(self.device)
+        reset_peak_memory(self.device)
 
         def timed(steps: int) -> tuple[float, list[Any]]:
             brief = dataclasses.replace(training, steps=steps, evaluate_every=steps, warmup_steps=0, keep=())
@@ -70,7 +67,7 @@ class _Brief(Lab):
         took, trained = timed(2 + count)
         each = max(took - first, 0.0) / count
         hours = each * training.steps / 3600
-        row = {"training": name, "steps": training.steps, "hours": hours, "memory (GB)": self._gigabytes()}
+        row = {"training": name, "steps": training.steps, "hours": hours, "memory (GB)": peak_gigabytes(self.device)}
         self.found.append(row)
         return trained
 
@@ -81,13 +78,3 @@ class _Brief(Lab):
         if " (" not in name:  # a learner of streams, whose steps depend on what it has seen
             return Missing(len(record["seeds"]))
         return super().resumed(name, record, training, *others)
-
-    def _gigabytes(self) -> float | None:
-        if self.device.type == "cuda":
-            return torch.cuda.max_memory_allocated(self.device) / 1e9
-        if sys.platform == "win32":
-            return None
-        import resource
-
-        unit = 1 if sys.platform == "darwin" else 1024
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e9

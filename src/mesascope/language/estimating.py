@@ -1,0 +1,46 @@
+"""Hours and memory that the training of a language model would take, from a few of its steps."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+
+from mesascope.errors import require_instance
+from mesascope.evidence.tables import Table
+from mesascope.language.learning import MODEL, LanguageTraining, begun
+from mesascope.language.windows import TextWindows
+from mesascope.modes import guarded
+from mesascope.runs.provenance import available_device
+from mesascope.training.memory import peak_gigabytes, reset_peak_memory
+
+# Least and most steps whose time is measured, and seconds that they should take.
+_STEPS, _SECONDS = (2, 50), 5.0
+
+
+@guarded
+def estimate_language_model(settings: LanguageTraining, device: str = "cpu") -> Table:
+    """Hours, tokens per second and peak memory in GB of a training, from a few steps in this process.
+
+    Memory is that of the GPU, or of the process so far. Evaluations and checkpoints are left out. Nothing is left on
+    disk.
+    """
+    require_instance("settings", settings, LanguageTraining)
+    place = torch.device(available_device(device))
+    windows = TextWindows(settings.corpus, settings.context + 1)
+    reset_peak_memory(place)
+    state, batch_at = begun(settings, windows, 0, place)
+
+    def timed(steps: range) -> float:
+        since = time.monotonic()
+        for step in steps:
+            state.update(batch_at(step))  # reads the loss, and so waits for the device
+        return time.monotonic() - since
+
+    timed(range(1))  # starts the device
+    first = timed(range(1, 2))
+    count = min(max(int(_SECONDS / max(first, 1e-3)), _STEPS[0]), _STEPS[1])
+    seconds, plan = timed(range(2, 2 + count)) / count, settings.training
+    row = {"training": MODEL, "steps": plan.steps, "hours": seconds * plan.steps / 3600}
+    row |= {"tokens/s": round(plan.batch * settings.context / seconds), "memory (GB)": peak_gigabytes(place)}
+    return Table([row])
