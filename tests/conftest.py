@@ -33,7 +33,8 @@ class ByModuleOrStudy(LoadScopeScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         module, _, test = nodeid.partition("::")
-        return nodeid[nodeid.find("[") :] if module == "tests/test_studies.py" and "[" in test else module
+        by_study = module in ("tests/test_studies.py", "tests/test_devices_studies.py") and "[" in test
+        return nodeid[nodeid.find("[") :] if by_study else module
 
 
 def pytest_xdist_make_scheduler(config, log):
