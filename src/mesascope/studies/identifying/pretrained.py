@@ -245,7 +245,7 @@ def _new_queries(drawn: Any) -> Any:
     return wrong
 
 
-# Bugs that claims must notice. Tests plant them where a small stand-in answers: the study itself needs weights.
+# Bugs that claims must notice. Tests plant them where a small stand-in answers, as the model needs a download.
 MUTATIONS = (
     bugs.SHIFTED_TARGETS,
     Mutation(bugs.LEAK.bug, "mesascope.studies.identifying.regressors:drawn", bugs.LEAK.wrong),
@@ -275,7 +275,7 @@ STUDY = study.Study(
         "paper": PretrainedModel(tasks=6, descents=2, seeds=20, identify_seeds=10),
         "small": PretrainedModel(),
     },
-    measure=measure, premises=("answers",),
+    measure=measure, premises=("answers",), mutations=MUTATIONS,
     claims=(
         _claim("untrained", "with random weights less than 5 % of answers are numbers",
                study.stage("untrained", read="share of answers that are numbers")["read"], below(0.05),

@@ -58,7 +58,9 @@ OPPOSITE = Mutation(
     "the in-context score has the opposite sign", "mesascope.studies.language.language_mesa:LanguageMesa.bands",
     _early_for_late,
 )  # fmt: skip
-UNSHIFTED = Mutation("targets are not shifted against inputs", "mesascope.language.losses:losses_of", _unshifted)
+UNSHIFTED = Mutation(
+    "targets are not shifted against inputs", "mesascope.language.losses:losses_of", _unshifted, anew=True
+)
 TRAINING_TEXT = Mutation(
     "networks are judged on the training text", "mesascope.language.windows:TextWindows._at", _of_training
 )
