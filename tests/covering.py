@@ -1,4 +1,4 @@
-"""Coverage of the intervals of claims, by quantifier, law and number of replicates: the table of docs/evidence.md.
+"""Coverage of the intervals of claims, by quantifier, distribution and number of replicates: the table of docs/evidence.md.
 
 ``python tests/covering.py`` prints it, from 20,000 samples a cell (200 for bootstraps), in some five minutes.
 """
@@ -50,7 +50,7 @@ def covered(quantifier: str, samples: Any, errors: Any, truth: float, **claim: A
 
 
 def cells(samples: int = 20_000, resampled: int = 200) -> Iterator[tuple[str, str, int, float]]:
-    """Quantifier, law, number of replicates or tasks, and coverage."""
+    """Quantifier, distribution, number of replicates or tasks, and coverage."""
     rng = np.random.default_rng(0)
     for law, draw in LAWS.items():
         large = draw(rng, (2_000_000,))
@@ -67,8 +67,9 @@ def cells(samples: int = 20_000, resampled: int = 200) -> Iterator[tuple[str, st
         for n in REPLICATES:
             values = (1 - correlation) ** 0.5 * rng.normal(size=(n, samples))
             values += correlation**0.5 * rng.normal(size=samples)
-            told = np.full_like(values, correlation**0.5)
-            yield "median", f"normal, correlation {correlation}, told", n, covered("median", values, told, 0.0)
+            errors = np.full_like(values, correlation**0.5)
+            label = f"normal, correlation {correlation}, included"
+            yield "median", label, n, covered("median", values, errors, 0.0)
     for share in (0.5, 0.9, 0.99):
         for n in REPLICATES:
             values = (np.arange(n)[:, None] < np.arange(n + 1)).astype(float)  # a column for each number of true ones
@@ -106,7 +107,7 @@ def bootstrapped(
 
 
 def table(found: dict[tuple[str, str], dict[int, float]]) -> str:
-    lines = ["| quantifier | law | coverage (%) by number of replicates, of tasks for *every* |", "|---|---|---|"]
+    lines = ["| quantifier | distribution | coverage (%) by number of replicates, of tasks for *every* |", "|---|---|---|"]
     for (quantifier, law), by in found.items():
         lines.append(f"| {quantifier} | {law} | {', '.join(f'{n:,}: {100 * one:.2f}' for n, one in by.items())} |")
     return "\n".join(lines)
