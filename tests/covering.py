@@ -1,4 +1,4 @@
-"""Coverage of the intervals of claims, by quantifier, distribution and number of replicates: the table of docs/evidence.md.
+"""Coverage of claims' intervals by quantifier, distribution and number of replicates: the table of docs/evidence.md.
 
 ``python tests/covering.py`` prints it, from 20,000 samples a cell (200 for bootstraps), in some five minutes.
 """
@@ -107,7 +107,8 @@ def bootstrapped(
 
 
 def table(found: dict[tuple[str, str], dict[int, float]]) -> str:
-    lines = ["| quantifier | distribution | coverage (%) by number of replicates, of tasks for *every* |", "|---|---|---|"]
+    head = "| quantifier | distribution | coverage (%) by number of replicates, of tasks for *every* |"
+    lines = [head, "|---|---|---|"]
     for (quantifier, law), by in found.items():
         lines.append(f"| {quantifier} | {law} | {', '.join(f'{n:,}: {100 * one:.2f}' for n, one in by.items())} |")
     return "\n".join(lines)
