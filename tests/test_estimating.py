@@ -38,16 +38,24 @@ def test_networks_that_learn_from_streams_are_left_out():
     assert names == ["before maml", "before sparse-maml", "before sparse-relu-maml"]
 
 
+LARGEST = [
+    (name, preset)
+    for name, study in STUDIES.items()
+    for preset in ("paper", "thesis")
+    if preset in study.presets and name not in ELSEWHERE
+]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sorted({name for name in STUDIES if "paper" in STUDIES[name].presets} - ELSEWHERE))
-def test_networks_of_a_paper_preset_take_ten_steps(name, tmp_path, monkeypatch):
-    """Networks are as large as in the paper; batches and tasks are few."""
+@pytest.mark.parametrize(("name", "preset"), LARGEST)
+def test_networks_of_the_largest_presets_take_ten_steps(name, preset, tmp_path, monkeypatch):
+    """Networks are as large as in the source; batches and tasks are few."""
     study = STUDIES[name]
-    settings = hardly_trained(study.presets["paper"], trained=10)
+    settings = hardly_trained(study.presets[preset], trained=10)
     if name in AFTER_OTHERS:
-        run = new_run(study, "paper", settings, out=tmp_path / "run")
+        run = new_run(study, preset, settings, out=tmp_path / "run")
         run_study(study, settings, run)
         assert run.is_complete
     else:
         monkeypatch.setattr(estimating, "_STEPS", (10, 10))
-        assert all(row["steps"] == 10 for row in estimate(study, "paper", settings))
+        assert all(row["steps"] == 10 for row in estimate(study, preset, settings))

@@ -18,6 +18,10 @@ def plan(steps: int, learning_rate: float, **changes: Any) -> Training:
     return Training(steps, learning_rate=learning_rate, **(usual | changes))
 
 
+# Training as in von Oswald's thesis, of networks on constructed tokens: constant rates, and no averaging.
+thesis_plan = partial(Training, batch=256, schedule="constant", optimizer="adamw", weight_decay=0.1, clip=1.0)
+
+
 def watch_loss(**episodes: Any) -> Callable[[Any], dict[str, float]]:
     """Log the loss on each of ``episodes``, by its name, where no reference is near."""
 

@@ -113,6 +113,10 @@ class Lab:
             self.stage(name, lambda: self.run.curves(logged))
         return trained.members()
 
+    def untrained(self, network: Any) -> list[Any]:
+        """Networks of ``network.build`` with random weights of their own, one a seed."""
+        return [network.build(self.stream("untrained", index)).to(self.device) for index in range(len(self.seeds))]
+
     def stage(self, name: str, compute: Callable[..., Stage | Mapping[str, Any]], *arguments: Any) -> Stage:
         """The arrays of ``name``: ``compute(*arguments)`` where they are missing, or are of other code or settings.
 

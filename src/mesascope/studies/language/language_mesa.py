@@ -142,9 +142,8 @@ def measure(lab: study.Lab, settings: LanguageMesa) -> None:
         losses = functools.cache(functools.partial(measuring.token_losses, members, judged))
         lab.stage(size, measuring.banded, losses, settings.bands(), members, judged, settings.context)
         lab.stage(f"{size} by token", measuring.by_token, losses)
-    streams = [lab.stream("untrained", index) for index in range(settings.seeds)]
-    initial = [network("softmax, mesa").build(one).to(lab.device) for one in streams]
-    lab.stage("copying", measuring.copying, {**groups["two"], "untrained": initial}, judged[:, : settings.context])
+    copying = {**groups["two"], "untrained": lab.untrained(network("softmax, mesa"))}
+    lab.stage("copying", measuring.copying, copying, judged[:, : settings.context])
 
 
 # Readings of networks by their size and name

@@ -115,9 +115,7 @@ def _judge_text(lab: study.Lab, settings: Recall, task: str, family: Any) -> dic
         )
         for kind in (RECALLING if task == "recall" else KINDS)
     }  # fmt: skip
-    trained["untrained"] = [
-        network("softmax").build(lab.stream("untrained", index)).to(lab.device) for index in range(settings.seeds)
-    ]
+    trained["untrained"] = lab.untrained(network("softmax"))
 
     def judged() -> study.Estimates:
         found = {kind: [language.recall_by_sequence(net, fresh) for net in each] for kind, each in trained.items()}

@@ -103,7 +103,8 @@ def _from_zero(init: Callable[..., None]) -> Any:
 STUDY = Study(
     name="mesa-contracting",
     source=f"{dynamics.THESIS}: {FOOTNOTE}",
-    presets={"quick": Contracting(**dynamics.QUICK), "paper": Contracting(dynamics.ONE_LAYER)},
+    presets={"quick": Contracting(**dynamics.QUICK), "paper": Contracting(dynamics.ONE_LAYER),
+             "thesis": Contracting(**dynamics.ONE_LAYER_AS_PRINTED)},
     measure=measure, trainings=3, premises=("converged",),
     claims=(
         converged("linear", "mesa", "orthogonal-linear"),

@@ -12,7 +12,7 @@ import numpy as np
 
 from mesascope import constructions, learners, lenses, nets, study, tasks
 from mesascope.evidence.numbers import nominal
-from mesascope.studies.common import plan, watch_loss
+from mesascope.studies.common import plan, thesis_plan, watch_loss
 from mesascope.study import Claim, Figure, Line, Reading, StageReading, Training, above, below, ours, stage, two_sided
 
 THESIS = "von Oswald, thesis (2024), chapter 3"
@@ -32,6 +32,9 @@ Shown = Mapping[str, tuple[Any, str]]
 # Training of networks on constructed tokens, and of one linear layer at the paper preset.
 adamw_plan = partial(plan, optimizer="adamw", weight_decay=0.1)
 ONE_LAYER = adamw_plan(2500, 1e-3, batch=256)
+ONE_LAYER_AS_PRINTED: dict[str, Any] = {
+    "training": thesis_plan(2500, learning_rate=2e-4), "mesa": thesis_plan(4500, learning_rate=4e-4),
+}  # fmt: skip
 _PRODUCTS = ("w_kq", "w_pv")
 # Numbers of elements known at which networks are probed, and the regulariser of the preconditioned input: with less,
 # the few sequences in which an element lies almost outside the span of those before would decide all.
@@ -114,11 +117,6 @@ def trained_networks(
     """Trained networks by name, from the config and the training of each."""
     watched = watch_loss(mse=lab.draw(family, settings.watch_tasks, "watch"))
     return {name: lab.train(name, one, family, training, watch=watched) for name, (one, training) in networks.items()}
-
-
-def untrained(lab: study.Lab, config: Any) -> list[Any]:
-    """Networks with their initial weights, one a seed."""
-    return [config.build(lab.stream("untrained", index)).to(lab.device) for index in range(len(lab.seeds))]
 
 
 # Baselines and comparisons

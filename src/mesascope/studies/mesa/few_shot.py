@@ -18,7 +18,7 @@ from mesascope import lenses, nets, study, tasks, training
 from mesascope.records import register
 from mesascope.studies.common import converged, plan
 from mesascope.studies.mesa import bugs
-from mesascope.studies.mesa.dynamics import THESIS, Dynamics, trained_networks, tuned_ridge, untrained
+from mesascope.studies.mesa.dynamics import THESIS, Dynamics, trained_networks, tuned_ridge
 from mesascope.studies.mesa.raw_tokens import LONG, cosine_plan, transformer
 from mesascope.study import Claim, Figure, Line, Lines, Mutation, Reported, Study, above, below, ours, printed, stage
 
@@ -78,7 +78,7 @@ def _measure(lab: study.Lab, settings: Prompting, family: tasks.FewShotSequence)
             name, ready[0].config, one_task, settings.prompt, loss=training.pair_half_mse, start=(start, ready),
             watch=lambda net: {"mse": 2 * float(training.pair_half_mse(net, shown).detach())},
         )  # fmt: skip
-    groups["untrained"] = untrained(lab, transformer("softmax"))
+    groups["untrained"] = lab.untrained(transformer("softmax"))
     groups["all"] = [tuned_ridge(lab, settings, family, times=ANSWERED)]
     lab.stage("pairs", lenses.errors_by_time, groups, lab.draw(family, settings.tasks, "pairs"), ANSWERED)
 

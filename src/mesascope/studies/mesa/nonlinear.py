@@ -15,6 +15,7 @@ from mesascope import study, tasks
 from mesascope.studies.common import converged
 from mesascope.studies.mesa import bugs, dynamics
 from mesascope.studies.mesa.raw_tokens import (
+    AS_PRINTED,
     DEVIATIONS,
     EXTENDED,
     LONG,
@@ -59,11 +60,11 @@ def _identity(features: Callable[..., Any]) -> Any:
     return lambda self, elements: elements
 
 
-UNLIKE = "10,000 to 20,000 steps of 256 sequences"
+UNLIKE = dict.fromkeys(("quick", "paper"), "10,000 to 20,000 steps of 256 sequences")
 STUDY = Study(
     name="mesa-nonlinear",
     source=EXTENDED,
-    presets={"quick": Transformers(**SHORT), "paper": Transformers(LONG)},
+    presets={"quick": Transformers(**SHORT), "paper": Transformers(LONG), "thesis": Transformers(**AS_PRINTED)},
     measure=measure, trainings=3, premises=("converged",),
     claims=(converged(*TRAINED, at_least=3, most=0.02), dynamics.learns(*TRAINED)),
     figures=(

@@ -40,7 +40,7 @@ def measure(lab: study.Lab, settings: Transformers) -> None:
         groups[f"{name}-late"] = [dynamics.tuned_ridge(lab, settings, family, learners.Lags(count), [50])]
     dynamics.compare_predictors(lab, settings, family, groups, groups)
     seen = lab.draw(family, settings.averaged_tasks, "sensitivity")
-    trained["untrained"] = dynamics.untrained(lab, transformer("softmax", family.d))
+    trained["untrained"] = lab.untrained(transformer("softmax", family.d))
     lab.stage("sensitivity", raw_tokens.of_each, trained, seen, lenses.element_sensitivity)
 
 
@@ -65,7 +65,8 @@ def _seen(sample: Callable[..., Any]) -> Any:
 STUDY = Study(
     name="mesa-partial",
     source=EXTENDED,
-    presets={"quick": Transformers(**raw_tokens.SHORT), "paper": Transformers(raw_tokens.LONG)},
+    presets={"quick": Transformers(**raw_tokens.SHORT), "paper": Transformers(raw_tokens.LONG),
+             "thesis": Transformers(**raw_tokens.AS_PRINTED)},
     measure=measure, trainings=2, premises=("converged",), at_least=3,
     claims=(converged(*KINDS, at_least=3, most=0.02), dynamics.nothing_known(KINDS, "one")),
     figures=(

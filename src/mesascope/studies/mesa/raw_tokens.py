@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from mesascope import nets, study
+from mesascope.studies.common import thesis_plan
 from mesascope.studies.mesa.dynamics import Sequences, Shown, adamw_plan, after, joined, labelled
 from mesascope.study import Claim, Figure, Reading, Training, below, beside, printed, stage
 
@@ -21,6 +22,11 @@ BEGINNING = 5
 
 cosine_plan = partial(adamw_plan, schedule="cosine", weight_decay=0.05, clip=1.0)
 LONG = cosine_plan(6000, 3e-3, batch=64, warmup_steps=600)
+# Settings of the thesis: seven softmax layers, and hybrids with a mesa layer, whose rates hardly decay by then.
+raw_plan = partial(thesis_plan, weight_decay=0.05, warmup_steps=1000)
+AS_PRINTED: dict[str, Any] = {
+    "training": raw_plan(10_000, learning_rate=7e-4), "mesa": raw_plan(20_000, learning_rate=3e-4),
+}  # fmt: skip
 # Settings of the quick presets.
 SHORT: dict[str, Any] = {
     "training": cosine_plan(120, 3e-3, batch=16), "mesa": cosine_plan(120, 8e-3, batch=16), "seeds": 3,

@@ -48,7 +48,7 @@ def measure(lab: study.Lab, settings: FullTransformers) -> None:
     groups = {**trained, **dynamics.descents(lab, settings), **dynamics.least_squares(settings)}
     dynamics.compare_predictors(lab, settings, family, groups, ROLES, ["limit"])
 
-    initial = {"untrained": dynamics.untrained(lab, transformer("softmax"))}
+    initial = {"untrained": lab.untrained(transformer("softmax"))}
     seen = lab.draw(family, settings.averaged_tasks, "sensitivity")
     lab.stage("sensitivity", raw_tokens.of_each, trained | initial, seen, lenses.element_sensitivity)
     lab.stage("attention", raw_tokens.of_each, trained, seen, lambda net, own: lenses.attention_maps(net, own)[0])
@@ -131,6 +131,7 @@ STUDY = Study(
     presets={
         "quick": FullTransformers(**SHORT, probe_tasks=500, linear=cosine_plan(120, 3e-3, batch=16)),
         "paper": FullTransformers(LONG),
+        "thesis": FullTransformers(**raw_tokens.AS_PRINTED, linear=raw_tokens.AS_PRINTED["training"]),
     },
     measure=measure, trainings=3, premises=("converged", "shuffled-targets"), at_least=3,
     claims=(
@@ -217,7 +218,7 @@ STUDY = Study(
                   exact_because="it is about the network of the figure, whose weights are known"),
         )),
     ),
-    unlike="10,000 to 20,000 steps of 256 sequences",
+    unlike=dict.fromkeys(("quick", "paper"), "10,000 to 20,000 steps of 256 sequences"),
     deviations=(
         *raw_tokens.DEVIATIONS,
         "Tokens of the hybrid of linear layers are clipped at 4 after each layer; it trains for 2,500 steps at "
