@@ -113,7 +113,7 @@ class Study:
     quantifier: Quantifier = "every"
     at_least: int = 5
     deviations: tuple[str, ...] = ()
-    unlike: str | Mapping[str, str] = ""
+    unlike: str | Mapping[Any, str] = ""
     question: str = ""
     defined_in: str = ""
     trainings: int | Callable[[Any], int] = 0

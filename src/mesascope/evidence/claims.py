@@ -149,7 +149,7 @@ class Claim:
     statistic: Callable[..., Any] | None = None
     exact_because: str = ""
     former: str = ""
-    unlike: str | Mapping[str, str] = ""
+    unlike: str | Mapping[Any, str] = ""
 
     def __post_init__(self) -> None:
         require_instance("id", self.id, str, "pass a name")
@@ -175,7 +175,7 @@ class Claim:
 
     def completed(
         self, quantifier: Quantifier = "every", at_least: int = 5, premises: tuple[str, ...] = (),
-        unlike: str | Mapping[str, str] = "",
+        unlike: str | Mapping[Any, str] = "",
     ) -> Claim:  # fmt: skip
         """Return a copy with these defaults in place of None.
 
