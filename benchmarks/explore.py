@@ -22,7 +22,8 @@ OUT = Path(__file__).parent / "results" / "explore.json"
 REPEATED, STARTS = 7, 20
 MOVES = {
     "input scale": ("scale", 1.0, 2.0), "noise": ("noise", 0.1, 0.4), "pairs": ("pairs", 8, 20),
-    "depth": ("depth", 1, 3), "step size": ("eta", 1.0, 3.0), "own parameter": ("free", 0.2, 0.8),
+    "depth": ("depth", 1, 3), "step size": ("eta", 1.0, 3.0),
+    "chosen learner's parameter": ("free", 0.2, 0.8),
     "learner": ("chosen", "zero", "gaussian kernel-smoother"),
 }  # fmt: skip
 MOVE = """([name, value]) => new Promise((done) => {
