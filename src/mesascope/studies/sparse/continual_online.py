@@ -236,6 +236,7 @@ STUDY = study.Study(
         "steps": 20, "stays": (0.8,), "inner_steps": 3,
         "pretraining": Training(10, 4, learning_rate=3e-3, schedule="constant", evaluate_every=10),
     },
+    unlike="10,000 batches a stream, and wider networks",
     deviations=(
         "Streams of 1,000 batches in place of 10,000, of networks of 16 filters.",
         "Numbers of Table 4.6 are lost in the thesis' text: claims are of the order of methods.",
