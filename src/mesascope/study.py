@@ -47,7 +47,7 @@ __all__ = [
     "printed", "stage", "strip", "sweep", "two_sided",
 ]  # fmt: skip
 
-# Quantifier of a claim about numbers that stand in the weights of each trained network.
+# Quantifier of a claim about numbers read from the weights of each trained network.
 READ_OFF: dict[str, Any] = {"quantifier": "exact", "exact_because": "weights are read, not estimated"}
 
 

@@ -106,8 +106,8 @@ class Inside:
 
 
 NOTE = (
-    "Products of the first layer; heads stand side by side, rows and columns are the inputs and then the label. Those "
-    "of linear layers are scaled so that W_KQ has a mean diagonal of 1 on the inputs."
+    "Products of the first layer; heads are drawn side by side, rows and columns are the inputs and then the label. "
+    "Those of linear layers are scaled so that W_KQ has a mean diagonal of 1 on the inputs."
 )
 
 

@@ -186,7 +186,7 @@ FIGURES = (
     ),
     Figure(
         "lengths", "Squared differences by number of pairs in a context, of the nearest candidates, as shares of the "
-        f"variance of predictions; {_NOTHING:g} stands for 0.",
+        f"variance of predictions; 0 is drawn at {_NOTHING:g}.",
         (Lines("", "pairs", "squared difference", _by_length, log="y"),), size=(7, 3.2),
     ),
     Figure(

@@ -120,7 +120,7 @@ class Lab:
     def stage(self, name: str, compute: Callable[..., Stage | Mapping[str, Any]], *arguments: Any) -> Stage:
         """The arrays of ``name``: ``compute(*arguments)`` where they are missing, or are of other code or settings.
 
-        A mapping stands for `Arrays` whose first axis is the seed, and numbers.
+        A mapping of arrays (first axis: the seed) and numbers is converted to `Arrays`.
         """
         results = self.run.results
         if not results.is_current(name):

@@ -16,7 +16,7 @@ from mesascope.studies.running import changed_settings, judge_run
 def ledger_rows(runs: Sequence[Run]) -> tuple[Verdicts, list[str]]:
     """One row for each claim of each study, preset and settings, judged anew; and a sentence for each damaged run.
 
-    The answers of `identify` come first, one claim each. Verdicts are those that stand among all claims: see
+    The answers of `identify` come first, one claim each. Verdicts are corrected for the number of claims: see
     `controlled`.
 
     Of several finished runs of the same preset and settings, the last of ``runs`` counts. A claim of a study that has

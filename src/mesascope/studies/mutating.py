@@ -47,10 +47,11 @@ def in_words(claims: Mapping[str, str]) -> str:
 
 
 def mutate(study: Study) -> Mutated:
-    """Plant each bug of a study, measure and judge, at its quick preset with the settings of `Study.mutated`.
+    """Plant each bug of a study, then measure and judge its claims.
 
-    Beside the bugs that the study declares, results of another run lie in the folder; and where networks are trained,
-    all seeds are equal, and networks are untrained. Runs are temporary.
+    The preset is quick, with the settings of `Study.mutated`. Three general bugs are planted, one at a time, beside
+    those that the study declares. (1) Results of another run are copied into the folder. If the study trains networks:
+    (2) every seed gets the first seed's measurements; (3) networks have random initial weights. Runs are temporary.
 
     Raises:
         ArgumentTypeError: ``study`` is no study.

@@ -86,7 +86,7 @@ def train_part(record: Mapping[str, Any]) -> None:
 def _open(study: Study, settings: Any, run: Run) -> list[str]:
     """Names of the trainings that can be trained now, in the order of the study."""
     lab = _PartLab(run, settings, run, "")
-    with contextlib.suppress(Exception):  # the run itself meets the same error, if it is one
+    with contextlib.suppress(Exception):  # the run itself raises the same error
         study.measure(lab, settings)
     return list(dict.fromkeys(lab.open))
 

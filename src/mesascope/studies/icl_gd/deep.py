@@ -9,7 +9,7 @@ layers are compared with ten tied steps of GD++.
 From small random weights some layers die: their steps shrink to nothing. Networks that start from five steps of
 gradient descent, plus such weights, train beside them, and each layer of both is left out in turn.
 
-Means rest on the rare contexts where these polynomials explode, so medians stand beside them. One network trains with
+Means depend on the rare contexts where these polynomials explode, so medians are given too. One network trains with
 the authors' settings.
 """
 

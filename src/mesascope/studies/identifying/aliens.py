@@ -1,6 +1,7 @@
-"""Learners of other people's, to be named by what they run or by nothing: of NumPy, SciPy, scikit-learn, and networks.
+"""Learners from outside the catalogue that test `identify`.
 
-Each has its truth: the candidate that it equals, or None if no candidate does.
+They are NumPy and SciPy functions, scikit-learn estimators, and networks. The correct answer for each is the candidate
+that it equals, or None if no candidate does.
 """
 
 from __future__ import annotations

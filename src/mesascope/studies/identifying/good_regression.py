@@ -22,7 +22,7 @@ BLOG = 'blog post "Interpreting In-Context Learning in Language Models" (2024)'
 N_CONTEXT, D_IN = 20, 5
 LAYERS, ETA = 12, 0.6
 RIVALS = ("ridge regression", "six Newton steps", "kernel ridge regression")
-# The candidates that stand for descent.
+# The candidates that count as descent.
 DESCENTS = ("gradient-descent", "gradient-descent-plus-plus")
 ROUNDING = "both are computed on the same tasks in double precision"
 # Half the Bayes risk of the family, sigma^2 E[x^T (X^T X + sigma^2 I)^{-1} x] / 2, from a million contexts.

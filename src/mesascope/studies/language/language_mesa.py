@@ -1,8 +1,8 @@
 """Do layers that solve least squares make better small language models than linear ones?
 
-Thesis: section 3.5.3. A first layer of softmax copies the token before; those after it are softmax, linear, delta or
-mesa, with as many parameters but for gates, ridges and scales. One layer by itself stands behind a shift of its keys,
-by hand, in place of that copy.
+Thesis: section 3.5.3. The first layer is softmax attention, which can copy the previous token. The layers after it are
+softmax, linear, delta or mesa. All have equal parameter counts, except for gates, ridges and scales. Single-layer
+networks have no such first layer; their keys are computed from the previous token instead (`key_shift`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ ALONE = ("linear", "mesa")
 NUS = (0, 1, 2, 3)
 ALONE_LEARNED = ("alone-learned", "alone-reads")
 # Learning rates of the preset `small`, each kind's own, and each single layer's by nu: the best of those tried, on
-# other windows, after 300 to 400 steps. Forget gates train at the rate of the layer that they are of.
+# other windows, after 300 to 400 steps. Forget gates train at the rate of their layer.
 RATES: dict[str, dict[str, float]] = {
     "two": {"softmax": 0.024, "linear": 0.024, "delta": 0.012, "mesa": 0.012, "mesa-gates": 0.012},
     "four": {"softmax": 0.024, "linear": 0.024, "delta": 0.024, "mesa": 0.012, "mesa-gates": 0.012},

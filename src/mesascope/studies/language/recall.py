@@ -87,7 +87,7 @@ def measure(lab: study.Lab, settings: Recall) -> None:
 
 
 def _of_their_kind(trained: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Share of each network's layers that are of the kind that it is judged as."""
+    """Share of each network's layers that have the attention type in the network's name."""
     classes = records.registered("attention")
 
     def share(kind: str, net: Any) -> float:

@@ -183,7 +183,7 @@ def kept_products(network: Any, *layers: int) -> study.Arrays:
 
 
 def labelled(name: str, shown: Shown, **more: str) -> StageReading:
-    """A stage whose groups have the labels of figures in sentences."""
+    """A stage whose groups are called by their figure labels in the sentences of claims."""
     return stage(name, **{group: label for group, (_, label) in shown.items()} | more)
 
 
@@ -233,7 +233,7 @@ def _at_its_optimum(
 
 
 def simulated_ridge() -> Claim:
-    """Control: the limit on orthogonal maps has the errors of a simulation apart from any study."""
+    """Control: on orthogonal maps, the error of ridge regression agrees within 20 % with an independent simulation."""
     by_time = labelled("by-time", {"limit": ("limit", "ridge regression")}, mse="error")
     known = after(by_time, *SIMULATED)["mse", "limit"]
     relative = known.map(lambda errors: errors / np.array([*SIMULATED.values()]), f"{known} / in the simulation")

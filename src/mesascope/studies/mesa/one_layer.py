@@ -3,7 +3,7 @@
 Thesis: Figures 3.2 and 3.10, Table 3.1. One linear layer on tokens (0, s_t, s_{t-1}) is compared with one tuned step of
 gradient descent, read as weighted sums of pairs (eq. 3.55), and interpolated with what is read; one mesa layer is
 compared with ridge regression on all known pairs, the limit. Its keys and queries are the tokens' projections, as in
-eqs. 3.6 to 3.10; a layer that divides them by their norms stands beside it.
+eqs. 3.6 to 3.10; a second layer divides them by their norms.
 
 The weighted sums are tuned by themselves, too: no linear layer whose blocks are multiples of I can do better.
 """

@@ -1,9 +1,9 @@
 """Do masks help a learner that meets tasks which switch unannounced, and return?
 
-Thesis: section 4.4.2 and Table 4.6. Each batch of a stream is judged before it is learned from; now and then the task
-switches from one dataset to another. Continual MAML, with and without masks and rectified rates, starts from what its
-method learned before on other classes, fine-tuning from what MAML learned there, and online and Bayesian gradient
-descent afresh.
+Thesis: section 4.4.2 and Table 4.6. Each batch is evaluated before the learner trains on it. At random steps a new
+task starts: a randomly drawn dataset and a random choice of its classes. The three continual-MAML variants (no masks,
+masks, rectified rates) start from weights that the same method meta-learned on other classes. Fine-tuning starts from
+MAML's meta-learned weights. Online SGD, Adam and Bayesian gradient descent start from random weights.
 """
 
 from __future__ import annotations

@@ -101,7 +101,7 @@ def _followed(curves: Arrays, at_the_end: Tensor, looks: int) -> Arrays:
 class Streams:
     """The state of several learners, each on a stream of so many batches of its own.
 
-    ``told`` holds the metrics of each batch by name, ``(members, steps)``, nan before their step.
+    ``told`` contains the metrics of each batch by name, ``(members, steps)``, nan before their step.
     """
 
     def __init__(self, states: Sequence[Any], steps: int) -> None:
