@@ -164,7 +164,7 @@ def escape(app, what, name, obj, options, lines):
 
 
 def rst(text):
-    """A docstring as lines of reStructuredText: ``|``, ``*`` and a last ``_`` of a word stand for themselves."""
+    """A docstring as lines of reStructuredText: ``|``, ``*`` and a last ``_`` of a word are literal characters."""
     lines, doctest, table = [], False, []
     for line in text.split("\n"):
         doctest = bool(line.strip()) and (doctest or line.lstrip().startswith(">>>"))

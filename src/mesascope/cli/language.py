@@ -187,9 +187,9 @@ class Sample(_OfModel):
 
 @dataclass(frozen=True)
 class Inspect(_OnCorpus):
-    """Measure copying, completion, forgetting and solving by a language model's heads, and draw attention maps.
+    """Measure how a language model's heads copy, complete, forget, and solve least squares, and draw attention maps.
 
-    MODEL is the run of a training, or the folder of a model.
+    MODEL is a run folder or a model folder.
     """
 
     windows: int = 32  # The most windows to read.
@@ -216,7 +216,7 @@ LANGUAGE = {"prepare": Prepare, "train": Train, "evaluate": Evaluate, "sample": 
 def language_command(arguments: Sequence[str]) -> Any:
     """Type of ``mesascope language`` with its subcommands; the flags of ``train`` default to the chosen preset.
 
-    The settings, which import torch, are imported only for ``train``.
+    The module of the settings imports torch, so it is imported only for ``train``.
     """
     settings: tuple[str, Any, Any] = ("settings", tyro.conf.Suppress[Any], None)
     if list(arguments[:2]) == ["language", "train"]:

@@ -85,7 +85,7 @@ def _record(
 ) -> dict[str, Any]:
     """Record of a claim: its interval, its verdict (holds, fails or undecided), the reason and the p-value.
 
-    The p-value is the least probability of error at which the verdict stands: 1 if the interval crosses the bound, and
+    The p-value is the smallest error rate at which the claim is still decided: 1 if the interval crosses the bound, and
     None if there is no test, since the claim is exact, its premise does not hold, or it lacks replicates.
 
     Args:
@@ -197,7 +197,7 @@ def _decide(claim: Claim, preset: str, read: tuple[_Samples, ...]) -> tuple[str,
 
 
 def _least_error(decided: Callable[[float], Any]) -> float:
-    """Smallest probability of error at which a verdict still stands: its p-value, to within a hundredth."""
+    """Smallest error rate at which the claim is still decided: its p-value, to within 1 %."""
     low, high = math.log(1e-9), math.log(1 - LEVEL)
     if decided(math.exp(low)):
         return math.exp(low)

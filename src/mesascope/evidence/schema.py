@@ -46,7 +46,7 @@ class ClaimRecord(TypedDict):
     reported: Annotated[str | None, _is("Value from the paper, with its origin")]
     p: NotRequired[
         Annotated[
-            float | None, _is("Least probability of error at which the verdict stands; null if nothing is tested")
+            float | None, _is("Smallest error rate at which the claim is still decided; null if nothing is tested")
         ]
     ]
     former: NotRequired[Annotated[str, _is("Bound or verdict before the claim changed with its result known")]]

@@ -73,7 +73,7 @@ class Setup:
 
     @property
     def has(self) -> dict[str, bool]:
-        """True for each slider that has an effect on the family's tasks or on a learner."""
+        """Map from slider name to True if the slider has an effect on the tasks or on a learner."""
         family = self.subject.family
         fields = {"scale": "x_scale", "noise": "noise", "pairs": "n_context"}
         found = {name: hasattr(family, field) for name, field in fields.items()}

@@ -17,7 +17,7 @@ PREDICTORS = ("mesa-2", "softmax-2")
 
 
 def shipped(name: str) -> Subject:
-    """A network of the package with its record.
+    """Load a shipped network as a `Subject`, with the tasks, training and loss in its record.json.
 
     >>> shipped("linear-1").title
     'one linear layer, 1 input'

@@ -1,4 +1,4 @@
-"""Losses of a language model on next tokens and on targets of `mesascope.tasks.recall`, and its evaluation."""
+"""Next-token loss and recall loss of language models, and the evaluation of a model on a corpus."""
 
 from __future__ import annotations
 

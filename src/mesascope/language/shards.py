@@ -103,7 +103,7 @@ class ShardWriter:
                 self._file = path.open("ab")
 
     def take(self, count: int) -> np.ndarray:
-        """Remove and return the last tokens; call it after `close`."""
+        """Remove the last ``count`` tokens from disk and return them. The writer must be closed."""
         found = []
         while count:
             shard = self.shards[-1]
@@ -121,12 +121,12 @@ class ShardWriter:
         return np.concatenate(found[::-1])
 
     def last(self) -> int:
-        """Return the last token; call it after `close`."""
+        """Return the last token. The writer must be closed."""
         shard = self.shards[-1]
         return int(np.memmap(self.folder / shard.file, self.dtype, "r")[-1])
 
     def adopt(self, other: ShardWriter) -> None:
-        """Take the shards of another split; call it after `close`."""
+        """Move all shards of another writer to the end of this split. Both writers must be closed."""
         for number, shard in enumerate(other.shards):
             name = f"{self.split}-{number:05d}.bin"
             os.replace(self.folder / shard.file, self.folder / name)

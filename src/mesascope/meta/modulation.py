@@ -1,4 +1,7 @@
-"""Factors on the entries of an inner step's gradient, as functions of learned numbers."""
+"""Masks and learning rates: factors on the gradient's entries in an inner step.
+
+Each factor is computed from a learned number per entry.
+"""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ class BlockMultiples(Pretrained):
 
     @classmethod
     def read_from(cls, read: object) -> BlockMultiples:
-        """The coefficients of a `mesascope.lenses.ReverseEngineered`, to be trained further."""
+        """Network that starts from the coefficients of a `mesascope.lenses.ReverseEngineered`, for further training."""
         network, kq, pv = (getattr(read, name) for name in ("network", "kq", "pv"))
         if network.w0 is not None:
             refuse("read", "be of a network without w0", tuple(network.w0.shape), "build the network without it")

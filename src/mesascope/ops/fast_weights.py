@@ -3,13 +3,13 @@
     linear   G_t = gamma_t G_{t-1} + beta_t v_t k_t^T
     delta    G_t = gamma_t G_{t-1} + beta_t (v_t - gamma_t G_{t-1} k_t) k_t^T                y_t = G_t q_t
 
-In a chunk that starts from G_0, with g_t the product of its forget factors, both are
+In a chunk that starts from G_0, with g_t the product of its forget factors, both rules have the form
 
     G_t = g_t G_0 + sum_{i<=t} (g_t/g_i) u_i k_i^T,
 
 with u_i = beta_i v_i for the linear rule. For the delta rule, u_i + beta_i sum_{j<i} (g_i/g_j) (k_j . k_i) u_j =
-beta_i (v_i - g_i G_0 k_i), a triangular system for each chunk. No ratio g_t/g_i exceeds 1, so no forget factor
-overflows.
+beta_i (v_i - g_i G_0 k_i), a triangular system for each chunk. No ratio g_t/g_i exceeds 1, so the ratios
+cannot overflow.
 """
 
 from __future__ import annotations

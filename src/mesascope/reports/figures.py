@@ -60,7 +60,7 @@ def own_style() -> AbstractContextManager[None]:
 
 
 def drawn(figure: Figure, results: Any) -> Any:
-    """The figure as one of matplotlib, which notebooks show; pyplot is not used."""
+    """Draw as a matplotlib ``Figure``, which notebooks display. Does not use pyplot."""
     from matplotlib.figure import Figure as Canvas
 
     class Drawing(Canvas):

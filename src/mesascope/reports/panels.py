@@ -80,10 +80,10 @@ class Grid:
 
 @dataclass(frozen=True)
 class Lines:
-    """A panel of curves, or of a grid.
+    """A panel of curves, horizontal lines, or a heat map.
 
     Args:
-        read: the lines, levels or grid; or a function from results to these.
+        read: `Line`, `Level` (horizontal line) or `Grid` (heat map) objects, or a function from results to them.
         log: axes on a logarithmic scale: ``""``, ``"x"``, ``"y"`` or ``"xy"``.
         limits: arguments of matplotlib's ``Axes.set``, such as ``{"ylim": (0, 1)}``.
     """

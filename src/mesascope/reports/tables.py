@@ -127,8 +127,8 @@ def ledger_markdown(rows: Sequence[Mapping[str, Any]]) -> str:
         "99 % ([evidence.md](evidence.md)); *n* counts replicates. A claim about *each* of them has one interval for "
         "each, over evaluation tasks; one about their median or share has an interval over replicates. The false "
         f"discovery rate is at most 1 %: of {counted(tested, 'verdict')} that rest on intervals, at most "
-        f"{RATE * tested:.1f} are expected to be false. A star marks those that stand at 99.9 %. Bounds are ours, "
-        "unless the paper's name stands beside one.",
+        f"{RATE * tested:.1f} are expected to be false. A star marks those that are also decided at 99.9 %. Bounds "
+        "are ours, except those marked (paper).",
     ]
     parts.append(_studies_markdown(rows))
     for study in dict.fromkeys(row["study"] for row in rows):

@@ -23,11 +23,11 @@ from mesascope.runs.schemas import SCHEMA
 
 
 class TrainingCheckpoints:
-    """The newest checkpoint in checkpoints/<training>/<step>/, and those in ``keep``, written atomically.
+    """Save, list and load the checkpoints of one training. Keeps the newest and those in ``keep``; writes are atomic.
 
-    weights.safetensors contains the training state by name: ``weights/``, the optimiser's state and, if weights are
-    averaged, ``average/``. ``result`` in manifest.json names which of ``weights`` and ``average`` the run's networks
-    use.
+    Each is a folder checkpoints/<training>/<step>/. Its weights.safetensors contains the training state by name:
+    ``weights/``, the optimiser's state and, if weights are averaged, ``average/``. ``result`` in manifest.json names
+    which of ``weights`` and ``average`` the run's networks use.
 
     Args:
         folder: checkpoints/<training> of a run directory.

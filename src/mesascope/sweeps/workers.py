@@ -29,7 +29,7 @@ _EVERY, _FIRST = 0.1, 120.0
 def connected(
     workers: int = 2, *, scheduler: str = "", queue: str = "", options: Sequence[str] = (), threads: int = 1
 ) -> Iterator[Any]:
-    """Within this context, a ``dask.distributed.Client``; workers that were started for it end with it.
+    """Context manager that yields a ``dask.distributed.Client``. Workers that it starts are stopped at exit.
 
     Args:
         workers: number of worker processes to start.

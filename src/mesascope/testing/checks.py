@@ -75,7 +75,7 @@ def check_predictor(
 
     Predictions are finite and have the sequences' shape and dtype. Repeated calls return the same predictions and
     change no input. No prediction depends on later elements or on other sequences. Any number of leading axes is
-    allowed. If there are ``init_state`` and ``step``, element-by-element predictions are the same.
+    allowed. If the predictor has ``init_state`` and ``step``, decoding element by element returns the same predictions.
 
     Args:
         family: linear dynamics with 12 elements of 3 entries if None.

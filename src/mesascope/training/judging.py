@@ -39,9 +39,10 @@ def evaluate(model: Any, loss: Callable[[Any, Any], Tensor], batch: Any) -> dict
 
 
 class BeforeAndAfter:
-    """Evaluate a state before and after a training on its first batches, which are drawn once.
+    """Evaluate the batches of a training's first steps (5 to 10), before and after the training.
 
-    Skipped for states without a method ``evaluate``, trainings of fewer than 100 steps, and resumed ones.
+    These batches are drawn once, and are also the training's own. No evaluation for states without a method
+    ``evaluate``, trainings of fewer than 100 steps, and resumed ones.
     """
 
     def __init__(self, state: Any, batch_at: Callable[[int], Any], plan: Training, done: int) -> None:

@@ -41,9 +41,9 @@ def is_rank_zero() -> bool:
 
 
 def on_rank_zero(do: Callable[[], Result], others: Callable[[], Result]) -> Result:
-    """Return ``do()`` in the first process, and after it ``others()`` in the rest.
+    """Run ``do()`` in the first process; when it has succeeded, run ``others()`` in all other processes.
 
-    If ``do`` fails, the first process raises its error, and the rest exit silently.
+    Return the result of either. If ``do`` fails, the first process raises its error, and the rest exit silently.
     """
     results, error = [], None
     if is_rank_zero():

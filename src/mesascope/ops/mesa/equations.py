@@ -117,10 +117,10 @@ class NormalEquations(NamedTuple):
 
 
 class Factor(NamedTuple):
-    """The factorisation of a chunk: [P, P K], R^{-1}, R^{-1} (P K)^T, 1/g_t, and two numbers.
+    """Factorisation of a chunk: [P, P K], R^{-1}, R^{-1} (P K)^T, 1/g_t, and two diagnostics.
 
-    ``condition`` is a lower bound on the condition number of P, from diagonals. It is too small by at most a factor of
-    d^2, and infinite if a factorisation failed. ``growth`` is the largest factor by which one token increases H in any
+    ``condition`` is a lower bound on the condition number of P, from diagonals, and infinite if a factorisation failed.
+    The true value is at most d^2 times as large. ``growth`` is the largest factor by which one token increases H in any
     direction.
     """
 
