@@ -38,9 +38,7 @@ def locked(folder: Path) -> Iterator[None]:
         except (OSError, NotImplementedError) as error:
             if getattr(error, "errno", errno.ENOSYS) not in _WITHOUT:
                 raise
-            print(
-                f"mesascope: {folder} has no file locks ({error}): the file {LOCKS[1]} stands for one.", file=sys.stderr
-            )
+            print(f"mesascope: {folder} has no file locks ({error}): the file {LOCKS[1]} is used.", file=sys.stderr)
             lock = SoftFileLock(folder / LOCKS[1], timeout=1)
             hint = f" (where none is, delete {folder / LOCKS[1]})"
             lock.acquire()
