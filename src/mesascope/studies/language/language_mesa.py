@@ -258,9 +258,7 @@ def _heads(where: str, y: str) -> Lines:
 BOTH_SIZES = [(size, kind) for size in SIZES for kind in KINDS]
 
 
-UNLIKE = dict.fromkeys(
-    ("quick", "small"), "100,000 steps of 256 windows of 1,024 tokens of the Pile at width 768"
-)
+UNLIKE = dict.fromkeys(("quick", "small"), "100,000 steps of 256 windows of 1,024 tokens of the Pile at width 768")
 STUDY = Study(
     name="language-mesa",
     source="von Oswald's thesis, section 3.5.3",

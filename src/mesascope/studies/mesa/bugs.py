@@ -74,6 +74,16 @@ def _transposed(products: Callable[..., Any]) -> Any:
     return wrong
 
 
+def _constant(sample: Callable[..., Any]) -> Any:
+    """Sequences whose elements all equal the first: the next element is the one that is read."""
+
+    def wrong(self: Any, *drawn: Any) -> Any:
+        found = sample(self, *drawn)
+        return found[:, :1].expand_as(found).clone()
+
+    return wrong
+
+
 def _small(ridges: dict[str, float]) -> dict[str, float]:
     return {name: 0.01 * ridge for name, ridge in ridges.items()}
 
@@ -92,6 +102,7 @@ FEW_ELEMENTS = Mutation(
     lambda errors: lambda groups, sequences, *rest: errors(groups, sequences[:, :14], *rest),
 )  # fmt: skip
 TRANSPOSED = Mutation("products of weights are transposed", "mesascope.nets:SequencePredictor.products", _transposed)
+CONSTANT = Mutation("targets are the inputs", "mesascope.tasks:LinearDynamics.sample", _constant)
 ONE_LATER = Mutation("errors are those of one element later", "mesascope.evidence:Estimates.over", _one_later)
 FORGETTING = Mutation(
     "ridge regression forgets a fifth at each element", f"{_SEQUENCES}:RecursiveLeastSquares.__init__", _forgetting

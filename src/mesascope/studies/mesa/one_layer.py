@@ -179,7 +179,7 @@ STUDY = Study(
     ),
     mutations=(
         bugs.LAYER_FORGETTING, bugs.LAYER_SMALL_RIDGE, bugs.SMALL_RIDGE, bugs.FORGETTING, bugs.STOPPING, bugs.ONE_LATER,
-        bugs.FEW_ELEMENTS, bugs.TRANSPOSED,
+        bugs.FEW_ELEMENTS, bugs.TRANSPOSED, bugs.CONSTANT,
     ),
     mutated={
         "training": dynamics.adamw_plan(60, 1e-2, batch=8), "mesa": dynamics.adamw_plan(20, 5e-2, batch=8),

@@ -80,7 +80,7 @@ STUDY = Study(
         "mini-imagenet": CrossDomain(**few_shot.MINI_IMAGENET, domains=("tiered-imagenet", "cub", "cars")),
     },
     measure=measure, trainings=5, premises=("learns",), quantifier="median",
-    claims=(few_shot.PERMUTED, few_shot.UNSEEN, few_shot.masks_learn("sparse-maml")),
+    claims=(few_shot.PERMUTED, few_shot.UNSEEN, few_shot.SHUFFLED, few_shot.masks_learn("sparse-maml")),
     figures=(
         Figure("domains", "Accuracy of each method on tasks of the dataset that it meta-learned on, and of others, "
                "each seed; MAML and sparse-MAML also before they learn. Thesis: Table 4.4.",
@@ -112,7 +112,7 @@ STUDY = Study(
     ),
     mutations=(
         few_shot.LEAK, few_shot.TRAINING_PART, few_shot.ANSWERS, few_shot.LABELS, few_shot.UNMASKED,
-        few_shot.UNADAPTED,
+        few_shot.UNADAPTED, few_shot.SORTED,
     ),
     mutated=few_shot.SMALL | {"domain_ways": 2},
 )  # fmt: skip

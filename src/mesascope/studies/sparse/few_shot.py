@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -204,9 +205,10 @@ def points_above(name: str, *others: str, of: Any = lambda r: [r["accuracy"]], n
 
 
 def controls(settings: FewShot, learners: Sequence[Any], drawn: tasks.Episode) -> Arrays:
-    """Points of accuracy above chance with permuted context labels, by seed, and percent of queries seen before.
+    """Points of accuracy above chance with permuted context labels, by seed, and percentages of tasks.
 
-    The labels of task i are shifted by i: a learner that uses its context only is as accurate as chance.
+    The labels of task i are shifted by i: a learner that uses its context only is as accurate as chance. ``seen`` is
+    the percentage of queries seen before, ``ordered`` that of pairs of labels in the order of their classes.
     """
     import torch
 
@@ -215,15 +217,25 @@ def controls(settings: FewShot, learners: Sequence[Any], drawn: tasks.Episode) -
     y = torch.stack([one.roll(task, -1) for task, one in enumerate(drawn.context.y)])
     permuted = drawn._replace(context=drawn.context._replace(y=y))
     found = [100 * accuracy_by_task(one, permuted).mean() - 100 / drawn.yq.shape[-1] for one in learners]
-    known = _rows(images(settings.dataset, "train", settings.size).pixels.flatten(1).float() / 255)
-    seen = [sum(row in known | _rows(x) for row in _rows(xq)) / len(_rows(xq))
-            for x, xq in zip(drawn.context.x, drawn.xq, strict=True)]  # fmt: skip
-    return Arrays({"permuted": found, "seen": [100 * np.mean(seen)]}, permuted="seed", seen="number")
+    train, test = (images(settings.dataset, part, settings.size) for part in ("train", "test"))
+    known = {*_hashes(train.pixels)}
+    classes = {
+        row: label for one in (train, test) for row, label in zip(_hashes(one.pixels), one.labels.tolist(), strict=True)
+    }
+    seen, ordered = [], []
+    for x, y, xq in zip(drawn.context.x, drawn.context.y, drawn.xq, strict=True):
+        context, queries = _hashes(255 * x), {*_hashes(255 * xq)}
+        seen.append(len(queries & known.union(context)) / len(queries))
+        own = {label: classes[row] for label, row in zip(y.argmax(-1).tolist(), context, strict=True)}
+        by_label = [own[label] for label in sorted(own)]
+        ordered += [first < second for first, second in itertools.combinations(by_label, 2)]
+    arrays = {"permuted": found, "seen": [100 * np.mean(seen)], "ordered": [100 * np.mean(ordered)]}
+    return Arrays(arrays, permuted="seed", seen="number", ordered="number")
 
 
-def _rows(x: Any) -> set[int]:
-    """Hash of each image, given as a row of numbers from 0 to 1."""
-    return {hash(row.tobytes()) for row in (255 * x).round().byte().cpu().numpy()}
+def _hashes(pixels: Any) -> list[int]:
+    """Hash of each image, whose pixels are numbers from 0 to 255."""
+    return [hash(one.tobytes()) for one in pixels.flatten(1).float().round().byte().cpu().numpy()]
 
 
 PERMUTED = Claim(
@@ -236,6 +248,14 @@ UNSEEN = Claim(
     stage("controls", seen="percent of query images seen before")["seen"], study.below(5.0),
     ours("control: test images are new"), quantifier="exact", exact_because="images are compared, not estimated",
     at_least=1, premises=(), about="algorithms",
+)  # fmt: skip
+
+
+SHUFFLED = Claim(
+    "classes-shuffled", "control: in 40 to 60 % of pairs of labels in a context, the lower one belongs to the class "
+    "that comes first in the data", stage("controls", ordered="percent of pairs of labels")["ordered"],
+    two_sided(10.0, around=50.0), ours("control: labels do not depend on classes"), quantifier="exact",
+    exact_because="pairs of the tasks at hand are counted", at_least=1, premises=(), about="algorithms",
 )  # fmt: skip
 
 
@@ -310,6 +330,10 @@ AVERAGED = Mutation("accuracy is averaged over seeds", f"{_HERE}:by_seed", _mean
 UPHILL = Mutation(
     "inner steps go up the gradient", "mesascope.meta.maml:MAML._gradients",
     lambda gradients: lambda *parts, **options: {name: -one for name, one in gradients(*parts, **options).items()},
+)  # fmt: skip
+SORTED = Mutation(
+    "labels are in the order of classes", "mesascope.tasks.image_tasks:ByClass.draw",
+    lambda draw: lambda self, chosen, *rest: draw(self, chosen.sort(-1).values, *rest), anew=True,
 )  # fmt: skip
 UNADAPTED = Mutation("inner steps change nothing", "mesascope.meta.maml:MAML._gradients", no_gradient)
 UNMASKED = Mutation("masks are not applied", "mesascope.meta.maml:MAML._factors_of_tasks", _without_masks, anew=True)

@@ -90,7 +90,7 @@ STUDY = Study(
     trainings=lambda settings: 2 * len({(rate, settings.inner_steps) for rate in settings.rates}
                                        | {(settings.inner_lr, steps) for steps in settings.lengths}),
     premises=("learns",), quantifier="median",
-    claims=(few_shot.PERMUTED, few_shot.UNSEEN, few_shot.masks_learn("sparse-maml")),
+    claims=(few_shot.PERMUTED, few_shot.UNSEEN, few_shot.SHUFFLED, few_shot.masks_learn("sparse-maml")),
     figures=(
         Figure("plasticity", "Accuracy on new classes, and percent of entries closed, by the number of inner steps and "
                "by the inner learning rate; mean and range over seeds. Thesis: Fig. 4.2.", (*ACCURACIES, *SHARES),
@@ -117,7 +117,7 @@ STUDY = Study(
     ),
     mutations=(
         few_shot.LEAK, few_shot.TRAINING_PART, few_shot.ANSWERS, few_shot.UPHILL, few_shot.UNMASKED,
-        few_shot.UNADAPTED,
+        few_shot.UNADAPTED, few_shot.SORTED,
     ),
     mutated=few_shot.SMALL | {"lengths": (2, 4), "rates": (0.25, 0.5)},
 )  # fmt: skip

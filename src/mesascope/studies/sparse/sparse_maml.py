@@ -102,7 +102,7 @@ STUDY = study.Study(
     },
     measure=measure, trainings=lambda settings: len(settings.methods) + 2 + len({*SHOTS} - {settings.shots}),
     premises=("learns",), quantifier="median",
-    claims=(few_shot.PERMUTED, few_shot.UNSEEN, few_shot.masks_learn(*STARTS)),
+    claims=(few_shot.PERMUTED, few_shot.UNSEEN, few_shot.SHUFFLED, few_shot.masks_learn(*STARTS)),
     figures=(
         Figure("closed", "Left: percent of entries that inner steps do not change while sparse-MAML meta-learns, by "
                "what is closed at the start. Centre: by layer, from a half. Right: accuracy on new classes. Mean and "
@@ -172,7 +172,7 @@ STUDY = study.Study(
     ),
     mutations=(
         few_shot.LEAK, few_shot.TRAINING_PART, few_shot.ANSWERS, few_shot.LABELS, few_shot.UPHILL, few_shot.UNMASKED,
-        few_shot.UNADAPTED,
+        few_shot.UNADAPTED, few_shot.SORTED,
     ),
     mutated=few_shot.SMALL,
 )  # fmt: skip

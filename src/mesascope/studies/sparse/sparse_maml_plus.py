@@ -83,7 +83,7 @@ STUDY = Study(
     },
     measure=measure, trainings=3, premises=("learns",), quantifier="median",
     claims=(
-        few_shot.PERMUTED, few_shot.UNSEEN, few_shot.masks_learn("sparse-maml"),
+        few_shot.PERMUTED, few_shot.UNSEEN, few_shot.SHUFFLED, few_shot.masks_learn("sparse-maml"),
         Claim("draws-differ", "control: before meta-learning, two draws of masks differ in more than a tenth of their "
               "entries", draws["differ before"], above(10.0), ours("control: masks are drawn"), premises=(),
               about="algorithms"),
@@ -122,7 +122,7 @@ STUDY = Study(
     ),
     mutations=(
         few_shot.LEAK, few_shot.TRAINING_PART, few_shot.ANSWERS, few_shot.LABELS, few_shot.AVERAGED, few_shot.UPHILL,
-        few_shot.UNMASKED,
+        few_shot.UNMASKED, few_shot.SORTED,
         Mutation("masks are not drawn but are those of the mean", "mesascope.meta.maml:SparseMAMLPlus.underlying",
                  _at_the_mean),
     ),
