@@ -63,7 +63,8 @@ def global_generators(device: torch.device | str = "cpu") -> list[torch.Generato
 def seeded(seed: int, device: torch.device | str = "cpu") -> Iterator[None]:
     """Within this context, torch's global generators start from a seed; afterwards their states are restored.
 
-    `torch.manual_seed` would also seed all other GPUs, which `torch.random.fork_rng` restores only if they are given.
+    `torch.manual_seed` would also seed all other GPUs. `torch.random.fork_rng` restores them, but by default it
+    initialises every GPU and warns if there are several.
     """
     generators = global_generators(device)
     before = [generator.get_state() for generator in generators]

@@ -1,4 +1,4 @@
-"""Work off the drag path: in a thread, newest request first, with a mark while numbers are stale."""
+"""Computation of a panel's numbers in a thread, so that sliders stay smooth; stale numbers are marked meanwhile."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def at_depth(learner: Module, steps: int) -> Module:
 
 
 def padded(values: Values, shapes: Values) -> Values:
-    """Pad ``values`` to ``shapes`` with steps of size 0, which keep the predictions if each step has its own eta."""
+    """Append zeros to ``values`` of single steps up to ``shapes``; predictions stay the same if eta is of each step."""
     return {
         name: torch.cat([value, value.new_zeros(shapes[name].numel() - value.numel())]) if value.ndim else value
         for name, value in values.items()

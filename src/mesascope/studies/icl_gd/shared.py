@@ -68,7 +68,10 @@ def as_trained(*names: str, id: str = "networks-as-trained") -> Claim:
 
 
 def derivatives(compared: StageReading, *, id: str = "derivatives") -> Claim:
-    """Premise: sensitivities predict how predictions change; those at another query or of another task would not."""
+    """Premise: measured sensitivities equal the derivatives of predictions to within 5 %.
+
+    Sensitivities that are measured at another query or on another task would fail this.
+    """
     return Claim(
         id, "measured sensitivities equal the derivatives of predictions at the same queries",
         compared["derivative-error", "trained"] / compared["derivative", "trained"], below(0.05), ours("premise"),
