@@ -57,5 +57,5 @@ def test_networks_of_the_largest_presets_take_ten_steps(name, preset, tmp_path, 
         run_study(study, settings, run)
         assert run.is_complete
     else:
-        monkeypatch.setattr(estimating, "_STEPS", (10, 10))
+        monkeypatch.setattr(estimating, "steps_to_time", lambda first, seconds: 10)
         assert all(row["steps"] == 10 for row in estimate(study, preset, settings))

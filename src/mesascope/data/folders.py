@@ -15,6 +15,7 @@ _PICTURES = (".bmp", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".webp")
 _NAMES = {
     "train": ("train", "training"), "validation": ("val", "validation", "valid"), "test": ("test", "testing"),
 }  # fmt: skip
+_ALL_NAMES = tuple(name for names in _NAMES.values() for name in names)
 
 
 def is_hidden(path: PurePath) -> bool:
@@ -53,7 +54,7 @@ def folder_of(dataset: str) -> Path:
 
 def state_of(folder: Path) -> tuple[tuple[str, int], ...]:
     """Modification times of a dataset's tables and folders: they change if files are added, removed or renamed."""
-    parts = (folder / name for names in _NAMES.values() for name in names)
+    parts = (folder / name for name in _ALL_NAMES)
     entries = (entry for place in (folder, *filter(Path.is_dir, parts)) for entry in os.scandir(place))
     decisive = (one for one in entries if one.is_dir() or (one.name.endswith(".csv") and one.is_file()))
     return tuple((one.path, one.stat().st_mtime_ns) for one in decisive)
@@ -68,9 +69,8 @@ def pictures_of(folder: Path, part: str) -> tuple[list[Path], list[str]]:
             paths = _pictures(visible_files(folder / name, "*/*"))
             if paths:
                 return paths, [path.parent.name for path in paths]
-    names = [name for every in _NAMES.values() for name in every]
     classes = _class_folders(folder)
-    if classes and not any((folder / name).is_dir() or (folder / f"{name}.csv").is_file() for name in names):
+    if classes and not any((folder / name).is_dir() or (folder / f"{name}.csv").is_file() for name in _ALL_NAMES):
         own = classes_of(part, list(classes), folder)
         return [path for name in own for path in classes[name]], [name for name in own for _ in classes[name]]
     raise ArgumentError(
@@ -115,7 +115,7 @@ def _pictures(paths: Iterable[Path]) -> list[Path]:
 def _in_place_of_pictures(folder: Path, name: str) -> str:
     """End of an error message: the folder's contents in place of the pictures, and the remedy."""
     classes = list(_class_folders(folder))
-    if classes and not {*classes} & {one for names in _NAMES.values() for one in names}:
+    if classes and not {*classes} & {*_ALL_NAMES}:
         return f"the classes {', '.join(classes[:3])} in no part: move their folders into {folder / name}"
     for path in (path for pattern in ("*", "*/*", "*/*/*") for path in visible_files(folder, pattern)):
         if path.suffix.lower() in (".npy", ".npz"):

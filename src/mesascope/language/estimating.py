@@ -12,10 +12,10 @@ from mesascope.language.learning import MODEL, LanguageTraining, begun
 from mesascope.language.windows import TextWindows
 from mesascope.modes import guarded
 from mesascope.runs.provenance import available_device
-from mesascope.training.memory import peak_gigabytes, reset_peak_memory
+from mesascope.training.costs import peak_gigabytes, reset_peak_memory, steps_to_time
 
-# Least and most steps whose time is measured, and seconds that they should take.
-_STEPS, _SECONDS = (2, 50), 5.0
+# Seconds that the steps should take whose time is measured.
+_SECONDS = 5.0
 
 
 @guarded
@@ -38,8 +38,7 @@ def estimate_language_model(settings: LanguageTraining, device: str = "cpu") -> 
         return time.monotonic() - since
 
     timed(range(1))  # starts the device
-    first = timed(range(1, 2))
-    count = min(max(int(_SECONDS / max(first, 1e-3)), _STEPS[0]), _STEPS[1])
+    count = steps_to_time(timed(range(1, 2)), _SECONDS)
     seconds, plan = timed(range(2, 2 + count)) / count, settings.training
     row = {"training": MODEL, "steps": plan.steps, "hours": seconds * plan.steps / 3600}
     row |= {"tokens/s": round(plan.batch * settings.context / seconds), "memory (GB)": peak_gigabytes(place)}

@@ -19,10 +19,10 @@ from mesascope.studies.missing import Missing, MissingError
 from mesascope.studies.running import new_run
 from mesascope.study import Study
 from mesascope.training import Training
-from mesascope.training.memory import peak_gigabytes, reset_peak_memory
+from mesascope.training.costs import peak_gigabytes, reset_peak_memory, steps_to_time
 
-# Least and most steps whose time is measured, after one that is not, and seconds that they should take.
-_STEPS, _SECONDS = (2, 50), 2.0
+# Seconds that the steps should take whose time is measured, after one that is not.
+_SECONDS = 2.0
 
 
 @guarded
@@ -63,7 +63,7 @@ class _Brief(Lab):
         if len(self._trained) == known:  # an earlier training, under another name
             return trained
         first, _ = timed(2)
-        count = min(max(int(_SECONDS / max(first, 1e-3)), _STEPS[0]), _STEPS[1])
+        count = steps_to_time(first, _SECONDS)
         took, trained = timed(2 + count)
         each = max(took - first, 0.0) / count
         hours = each * training.steps / 3600

@@ -1,11 +1,9 @@
-"""Memory of a training: its peak, and glibc's allocator settings on the CPU."""
+"""glibc allocator settings for training on the CPU."""
 
 from __future__ import annotations
 
 import ctypes
 import sys
-
-import torch
 
 
 def keep_freed_memory() -> None:
@@ -21,21 +19,3 @@ def keep_freed_memory() -> None:
             trim_threshold, mmap_threshold = -1, -3
             mallopt(trim_threshold, 2**31 - 1)
             mallopt(mmap_threshold, 2**30)
-
-
-def reset_peak_memory(device: torch.device) -> None:
-    """Let `peak_gigabytes` of a GPU start anew; that of a process cannot."""
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
-
-
-def peak_gigabytes(device: torch.device) -> float | None:
-    """Peak memory in GB: tensors on a GPU since `reset_peak_memory`, or this process so far; None if unknown."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device) / 1e9
-    if sys.platform == "win32":
-        return None
-    import resource
-
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e9

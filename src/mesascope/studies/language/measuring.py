@@ -12,9 +12,9 @@ from mesascope.study import Arrays, Estimates
 
 # Pieces of the text that networks are judged on, each of windows beside each other, in place of documents.
 BLOCKS = 64
-# Tokens of the training text that pairs are counted in.
+# Tokens of the training text that are counted and searched.
 COUNTED = 10_000_000
-# Windows that are searched for in it, by so many of their first tokens.
+# Windows that are searched for in them, by so many of their first tokens.
 SEARCHED, PIECE = 64, 64
 
 # Networks by name, one a seed; and losses of each, ``(windows, tokens)``.
@@ -77,13 +77,17 @@ def _by_block(rows: Any) -> Any:
     return torch.stack([part.mean(0) for part in rows.tensor_split(min(BLOCKS, len(rows)))])
 
 
+def _training_text(corpus: Any) -> np.ndarray:
+    """The first tokens of the training text, at most `COUNTED`."""
+    return corpus.windows("train", np.zeros(1, np.int64), min(COUNTED, corpus.tokens("train")))[0]
+
+
 def pair_frequencies(corpus: Any, windows: Any) -> Arrays:
     """Cross-entropy of the bigram model on the first half of each window, in nats a token, as ``frequencies``.
 
     Counts are of a part of the training text, with a prior of one token by the frequencies of all.
     """
-    size, counted = corpus.index.vocabulary, min(COUNTED, corpus.tokens("train"))
-    read = corpus.windows("train", np.zeros(1, np.int64), counted)[0]
+    size, read = corpus.index.vocabulary, _training_text(corpus)
     pairs, counts = np.unique(read[:-1] * size + read[1:], return_counts=True)
     single = np.bincount(read, minlength=size) + 1
     tokens = windows[:, : windows.shape[1] // 2 + 1].cpu().numpy()
@@ -96,8 +100,8 @@ def pair_frequencies(corpus: Any, windows: Any) -> Arrays:
 
 def seen(corpus: Any, windows: Any) -> Arrays:
     """Percent of windows whose first `PIECE` tokens occur in the training text, of which a part is searched."""
-    read = corpus.windows("train", np.zeros(1, np.int64), min(COUNTED, corpus.tokens("train")))[0]
-    text, dtype = read.astype(corpus.index.dtype).tobytes(), corpus.index.dtype
+    dtype = corpus.index.dtype
+    text = _training_text(corpus).astype(dtype).tobytes()
     pieces = windows[:: max(len(windows) // SEARCHED, 1), :PIECE].cpu().numpy().astype(dtype)
     return Arrays({"percent": np.array(100 * np.mean([one.tobytes() in text for one in pieces]))}, percent="")
 

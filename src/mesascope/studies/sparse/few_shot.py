@@ -218,14 +218,12 @@ def controls(settings: FewShot, learners: Sequence[Any], drawn: tasks.Episode) -
     permuted = drawn._replace(context=drawn.context._replace(y=y))
     found = [100 * accuracy_by_task(one, permuted).mean() - 100 / drawn.yq.shape[-1] for one in learners]
     train, test = (images(settings.dataset, part, settings.size) for part in ("train", "test"))
-    known = {*_hashes(train.pixels)}
-    classes = {
-        row: label for one in (train, test) for row, label in zip(_hashes(one.pixels), one.labels.tolist(), strict=True)
-    }
+    known, new = (dict(zip(_hashes(one.pixels), one.labels.tolist(), strict=True)) for one in (train, test))
+    classes = known | new
     seen, ordered = [], []
     for x, y, xq in zip(drawn.context.x, drawn.context.y, drawn.xq, strict=True):
-        context, queries = _hashes(255 * x), {*_hashes(255 * xq)}
-        seen.append(len(queries & known.union(context)) / len(queries))
+        context, asked = (_hashes((255 * one).round().byte()) for one in (x, xq))
+        seen.append(np.mean([row in known or row in context for row in {*asked}]))
         own = {label: classes[row] for label, row in zip(y.argmax(-1).tolist(), context, strict=True)}
         by_label = [own[label] for label in sorted(own)]
         ordered += [first < second for first, second in itertools.combinations(by_label, 2)]
@@ -234,8 +232,8 @@ def controls(settings: FewShot, learners: Sequence[Any], drawn: tasks.Episode) -
 
 
 def _hashes(pixels: Any) -> list[int]:
-    """Hash of each image, whose pixels are numbers from 0 to 255."""
-    return [hash(one.tobytes()) for one in pixels.flatten(1).float().round().byte().cpu().numpy()]
+    """Hash of each image, whose pixels are bytes."""
+    return [hash(one.tobytes()) for one in pixels.flatten(1).cpu().numpy()]
 
 
 PERMUTED = Claim(
