@@ -14,7 +14,7 @@ from mesascope.records import registered
 from mesascope.streams import stream
 from mesascope.studies import new_run, run_study
 from mesascope.studies.sparse import continual_mnist, continual_online
-from mesascope.studies.sparse.few_shot import FewShot, accuracy_by_task
+from mesascope.studies.sparse.few_shot import FewShot, accuracies, accuracy_by_task
 from mesascope.studies.sparse.following import _watches
 from mesascope.tasks import Context, Episode, RotatedDigits
 
@@ -116,6 +116,21 @@ def test_a_learner_that_looks_up_its_context_is_at_chance_on_labels_drawn_at_ran
         return context.y.take_along_dim(torch.cdist(queries, context.x).argmin(-1)[..., None], -2)
 
     assert accuracy_by_task(nearest, Episode(Context(x, y), xq, yq)).mean() == pytest.approx(0.2, abs=0.03)
+
+
+def test_networks_are_judged_on_tasks_of_their_own_and_methods_on_the_same():
+    def fresh(place):
+        yq = torch.eye(5)[torch.randint(5, (50, 5), generator=stream(place, "labels"))]
+        return Episode(Context(yq, yq), yq, yq)
+
+    def first_class(context, queries):
+        return torch.eye(5)[0].expand(queries.shape)
+
+    found = accuracies(dict.fromkeys(("one", "same"), [first_class] * 3), fresh)
+    expected = [100 * fresh(place).yq[..., 0].mean().item() for place in range(3)]
+    assert found["one"] == pytest.approx(expected)
+    assert (found["same"] == found["one"]).all()
+    assert len({*expected}) == 3
 
 
 def test_accuracy_along_a_stream_is_on_the_queries_of_the_present_task():

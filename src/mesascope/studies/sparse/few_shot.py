@@ -177,11 +177,19 @@ def accuracy_by_task(learner: Any, drawn: tasks.Episode, at_once: int = 20) -> n
     return torch.cat(found).cpu().numpy()
 
 
-def accuracies(groups: Mapping[str, Sequence[Any]], drawn: tasks.Episode) -> Arrays:
-    """Accuracy of each seed's network in percent, on the same tasks for all."""
-    return by_seed(
-        {name: [100 * accuracy_by_task(one, drawn).mean() for one in group] for name, group in groups.items()}
-    )
+def own_tasks(lab: study.Lab, family: Any, count: int, name: str = "eval") -> Callable[[int], tasks.Episode]:
+    """Function that draws the test tasks of the network at a place: no two networks share the error of their tasks."""
+    return lambda place: lab.draw(family, count, f"{name} {place}")
+
+
+def accuracies(groups: Mapping[str, Sequence[Any]], fresh: Callable[[int], tasks.Episode]) -> Arrays:
+    """Accuracy of each network in percent, on the tasks that ``fresh`` draws for its place in each group."""
+    found: dict[str, list[float]] = {name: [] for name in groups}
+    for place, learners in enumerate(zip(*groups.values(), strict=True)):
+        drawn = fresh(place)
+        for name, one in zip(groups, learners, strict=True):
+            found[name].append(100 * accuracy_by_task(one, drawn).mean())
+    return by_seed(found)
 
 
 def by_seed(numbers: Mapping[str, Sequence[Any]]) -> Arrays:

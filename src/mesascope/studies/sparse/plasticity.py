@@ -5,14 +5,13 @@ Thesis: Fig. 4.2. MAML and sparse-MAML meta-learn with more and more inner steps
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from mesascope import study
 from mesascope.studies.sparse import few_shot
-from mesascope.studies.sparse.few_shot import FewShot, accuracy_by_task
+from mesascope.studies.sparse.few_shot import FewShot
 from mesascope.study import Arrays, Claim, Count, Figure, Positive, Reading, Study, above, below, frozen, printed, stage
 
 FIGURE = "Fig. 4.2"
@@ -26,25 +25,24 @@ class Plasticity(FewShot):
 
 
 def measure(lab: study.Lab, settings: Plasticity) -> None:
-    drawn = lab.draw(settings.family("test"), settings.tasks, "eval")
+    fresh = few_shot.own_tasks(lab, settings.family("test"), settings.tasks)
     for axis, values, argument in (("rates", settings.rates, "inner_lr"), ("lengths", settings.lengths, "steps")):
         trained = {
             method: [few_shot.meta_trained(lab, f"{method} {argument} {value}", settings, method, **{argument: value})
                      for value in values]
             for method in METHODS
         }  # fmt: skip
-        lab.stage(axis, _measured, trained, values, drawn)
-    lab.stage("controls", few_shot.controls, settings, trained["maml"][0], drawn)
+        lab.stage(axis, _measured, trained, values, fresh)
+    lab.stage("controls", few_shot.controls, settings, trained["maml"][0], fresh(0))
 
 
-def _measured(trained: dict[str, list[list[Any]]], values: tuple[float, ...], drawn: Any) -> Arrays:
+def _measured(trained: dict[str, list[list[Any]]], values: tuple[float, ...], fresh: Any) -> Arrays:
     """Accuracy in percent and percent closed, by seed and value."""
-
-    def percent(method: str, share: Callable[[Any], float]) -> np.ndarray:
-        return 100 * np.array([[share(one) for one in group] for group in trained[method]]).T
-
-    found = {f"accuracy {own}": percent(own, lambda one: accuracy_by_task(one, drawn).mean()) for own in METHODS}
-    found["closed"] = percent("sparse-maml", lambda one: one.sparsity())
+    groups = {f"{method} {place}": group for method in METHODS for place, group in enumerate(trained[method])}
+    each = few_shot.accuracies(groups, fresh)
+    places = range(len(values))
+    found = {f"accuracy {own}": np.stack([each[f"{own} {place}"] for place in places], axis=1) for own in METHODS}
+    found["closed"] = 100 * np.array([[one.sparsity() for one in group] for group in trained["sparse-maml"]]).T
     return Arrays({"x": np.array(values, dtype=float), **found}, x="value", **dict.fromkeys(found, "seed value"))
 
 
@@ -116,8 +114,8 @@ STUDY = Study(
         "cost is that of long inner loops.",
     ),
     mutations=(
-        few_shot.LEAK, few_shot.TRAINING_PART, few_shot.ANSWERS, few_shot.UPHILL, few_shot.UNMASKED,
-        few_shot.UNADAPTED, few_shot.SORTED,
+        few_shot.LEAK, few_shot.TRAINING_PART, few_shot.ANSWERS, few_shot.LABELS, few_shot.AVERAGED, few_shot.UPHILL,
+        few_shot.UNMASKED, few_shot.UNADAPTED, few_shot.SORTED,
     ),
     mutated=few_shot.SMALL | {"lengths": (2, 4), "rates": (0.25, 0.5)},
 )  # fmt: skip

@@ -29,12 +29,12 @@ draws = stage("draws", **{
 
 def measure(lab: study.Lab, settings: FewShot) -> None:
     groups = {name: few_shot.meta_trained(lab, name, settings, name) for name in COMPARED}
-    drawn = lab.draw(settings.family("test"), settings.tasks, "eval")
-    lab.stage("accuracy", few_shot.accuracies, groups, drawn)
+    fresh = few_shot.own_tasks(lab, settings.family("test"), settings.tasks)
+    lab.stage("accuracy", few_shot.accuracies, groups, fresh)
     before = few_shot.untrained(lab, settings, "sparse-maml-plus")
     lab.stage("draws", _drawn, groups["sparse-maml-plus"], before)
     lab.stage("closed", _closed, groups)
-    lab.stage("controls", few_shot.controls, settings, groups["sparse-maml"], drawn)
+    lab.stage("controls", few_shot.controls, settings, groups["sparse-maml"], fresh(0))
 
 
 def _drawn(trained: list[Any], before: list[Any]) -> Arrays:
