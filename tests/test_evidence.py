@@ -449,7 +449,10 @@ def test_readings_compute_and_spell_themselves():
     assert str(both.log2()) == "log2(loss of gradient descent / of layers)"
 
 
-def test_intervals_cover_as_the_page_says(unchecked):
+@pytest.mark.parametrize(
+    ("samples", "resampled"), [(1000, 0), pytest.param(100, 200, marks=pytest.mark.slow, id="bootstraps")]
+)
+def test_intervals_cover_as_the_page_says(samples, resampled, unchecked):
     """On each law of docs/evidence.md: within chance of its table, and never below the level."""
     page = (Path(__file__).parent.parent / "docs" / "evidence.md").read_text()
     rows = re.findall(
@@ -461,10 +464,10 @@ def test_intervals_cover_as_the_page_says(unchecked):
         for n, value in re.findall(r"([\d,]+): ([\d.]+)", cells)
     }
     assert min(printed.values()) >= LEVEL
-    samples = 1000
-    for quantifier, law, n, coverage in cells(samples, resampled=0):
+    for quantifier, law, n, coverage in cells(samples, resampled):
         stated = printed[quantifier, law, n]
-        assert abs(coverage - stated) <= 4 * np.sqrt(stated * (1.001 - stated) / samples), (quantifier, law, n)
+        drawn = resampled if quantifier == "bootstrap" else samples
+        assert abs(coverage - stated) <= 4 * np.sqrt(stated * (1.001 - stated) / drawn), (quantifier, law, n)
 
 
 def test_false_discoveries_are_controlled_over_all_claims():
