@@ -1,4 +1,4 @@
-"""Costs of a training: the steps to measure its time from, and its peak memory."""
+"""Costs of a training: number of steps to time, and peak memory."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ import sys
 
 import torch
 
-# Least and most steps whose time is measured.
+# Minimum and maximum number of timed steps.
 _LEAST, _MOST = 2, 50
 
 
 def steps_to_time(first: float, seconds: float) -> int:
-    """Number of steps that take about so many seconds, if one takes ``first``; at least 2, and at most 50."""
+    """Number of steps that take about ``seconds``, between 2 and 50, if one step takes ``first`` seconds."""
     return min(max(int(seconds / max(first, 1e-3)), _LEAST), _MOST)
 
 
 def reset_peak_memory(device: torch.device) -> None:
-    """Let `peak_gigabytes` of a GPU start anew; that of a process cannot."""
+    """Reset the peak memory of a GPU; the peak memory of a process cannot be reset."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
 
 
 def peak_gigabytes(device: torch.device) -> float | None:
-    """Peak memory in GB: tensors on a GPU since `reset_peak_memory`, or this process so far; None if unknown."""
+    """Peak memory in GB: GPU tensors since `reset_peak_memory`, or the process since its start; None on Windows."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 1e9
     if sys.platform == "win32":

@@ -22,7 +22,7 @@ from mesascope.training.loop import Metrics
 
 Module = TypeVar("Module", bound=nn.Module)
 
-# Input rows times weight entries of a member above which one member keeps two cores busy.
+# A member with more input rows times weights than this keeps two cores busy.
 _BUSY = 2**27
 
 
@@ -71,10 +71,10 @@ class Ensemble(Generic[Module]):
 
     ``ensemble(context, xq)`` takes x ``(members, *batch, n, dx)``, ``ensemble(sequence)`` ``(members, *batch, t, d)``.
 
-    Several small models together make better use of a machine than one. Members run one after the other if they are
+    Several small models run faster at once than one after the other. Members run one after the other if they are
     large and on CPU, or if `torch.func.vmap` cannot run them, as with recurrent layers, spectral norm, or modules that
     read values. The modules are copied. Each member has its own buffers, such as BatchNorm's running statistics, and
-    its own random numbers, as in dropout.
+    its own random numbers, such as dropout masks.
 
     Args:
         members: modules of one architecture. All run in the mode (train() or eval()) of the first.
@@ -89,9 +89,9 @@ class Ensemble(Generic[Module]):
         for member in members:
             require_initialised("members", member)
         self.original = members[0]
-        """The first module passed in, of which ``module`` is a copy; its weights are not used."""
+        """The first module that was passed; its weights are not used."""
         self.module = copied("members", members[0])
-        """The module that every member runs as, with the first member's modes; its own weights are not used."""
+        """Copy of the first module, called with the weights of each member; its own weights are not used."""
         try:
             weights, buffers = stack_module_state(list(members))  # type: ignore[arg-type]
         except (RuntimeError, KeyError) as error:
@@ -172,7 +172,7 @@ class Ensemble(Generic[Module]):
         return self
 
     def _fills_the_machine(self, inputs: Sequence[Context | Tensor]) -> bool:
-        """True if one member keeps the CPU busy, so that members run at once would compete for its caches."""
+        """True if one member keeps the CPU busy; members at once would compete for its caches."""
         rows = max(part.shape[1 : -1 if part.is_floating_point() else None].numel() for part in _tensors(inputs))
         entries = sum(weight[0].numel() for weight in self.weights.values())
         return next(iter(self.weights.values())).device.type == "cpu" and rows * entries > _BUSY

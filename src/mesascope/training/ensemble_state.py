@@ -28,8 +28,8 @@ class EnsembleState(OptimizedState, Generic[Module]):
     Each update differentiates ``loss(ensemble, batch)``, clips the gradient of each member, and takes an optimiser
     step. The result for each member is the same as if it were trained alone, up to rounding and random draws (dropout).
 
-    If a member's loss or gradient is not finite, a warning is given, and the member keeps its last finite weights and
-    buffers. Its loss is nan from then on. The other members continue to train.
+    If a member's loss or gradient is not finite, the member keeps its last finite weights and buffers, and its loss is
+    nan from then on. The other members continue to train, after a warning.
 
     Args:
         members: modules of one architecture, which are copied, or their ensemble, which is trained in place. Parameters
@@ -41,8 +41,7 @@ class EnsembleState(OptimizedState, Generic[Module]):
         history: records the metrics of each step, and is part of the checkpoint.
 
     Raises:
-        ArgumentError: a group matches no parameter, or two members have equal initial weights, and would not be
-            independent.
+        ArgumentError: a group matches no parameter, or two members have equal initial weights.
     """
 
     @guarded
@@ -68,7 +67,7 @@ class EnsembleState(OptimizedState, Generic[Module]):
         if history is not None:
             self.ensemble.log = history
         self._average = {name: w.detach().clone() for name, w in self._weights.items() if plan.average is not None}
-        # Step at which each member diverged (0 if it has not), and the weights and buffers that diverged members keep.
+        # Step at which each member diverged (0 if it has not), and the last finite weights and buffers.
         self._diverged = torch.zeros(len(self.ensemble), dtype=torch.int64, device=self._device)
         self._kept: dict[str, Tensor] = {}
         self._can_leave = False

@@ -92,7 +92,7 @@ def train(
     default loss is *half* the mean squared error that lenses report as mse. Ctrl-C ends the training early: see `fit`.
 
     Args:
-        make: function from a generator of initial weights (stream ``init`` of the seed) to a module. During the call,
+        make: function that builds a module from a torch.Generator (stream ``init`` of the seed). During the call,
             torch's global generator also depends on the seed, so layers without a generator argument, such as
             `torch.nn.Linear`, have different weights for each seed: ``lambda generator: MyNet(width=64)`` is enough.
         family: task family. Each seed has its own tasks (step i uses stream ``train`` of that seed), from its own
@@ -146,8 +146,8 @@ def _batches(
         nonlocal unchecked
         draws = [stream(seed, "train", step, device) for seed in seeds]
         batches = [sample_tasks(own, size, draw) for own, draw in zip(families, draws, strict=True)]
-        if unchecked and isinstance(batches[0], Tensor):  # a model that sees its own targets would seem to learn
-            with suppress(LearnerError):  # a model that accepts only one batch size
+        if unchecked and isinstance(batches[0], Tensor):  # a model that sees its targets would only seem to learn
+            with suppress(LearnerError):  # raised by models that accept only one batch size
                 check_causal(ensemble.member(0).eval(), batches[0])
         unchecked = False
         return stacked(batches)

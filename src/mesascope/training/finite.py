@@ -1,4 +1,4 @@
-"""Errors for losses that are not finite; they name the data or the training as the cause."""
+"""Errors for losses that are not finite; the message names the cause: the data or the training."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from mesascope.shapes import Tensor
 
 
 def check_finite(step: int, metrics: Mapping[str, Tensor | float], batch: Any) -> None:
-    """Raise if no member's loss is finite, or if some loss and the batch are not finite."""
+    """Raise if no loss is finite, or if some loss is not finite and the batch contains such numbers."""
     loss = metrics["loss"]
-    # Checking the sum takes a third of the time of checking each entry, and suffices if all are finite.
+    # A finite sum means that all losses are finite; checking it takes a third of the time of checking each.
     if math.isfinite(loss.sum() if isinstance(loss, Tensor) else loss):
         return
     check_data(step, batch, isinstance(loss, Tensor) and loss.ndim == 1)

@@ -1,4 +1,4 @@
-"""Loss and accuracy before and after a training, on the same tasks."""
+"""Loss and accuracy on the same tasks before and after a training."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from mesascope.tasks.calling import copied, takes
 from mesascope.training.plan import Training
 from mesascope.training.randomness import drawing_from, generator_states, load_generators
 
-# A model is worse if the change exceeds this many standard errors and this share of the previous value.
+# A model is worse if the change exceeds this many standard errors, and this share of the initial value.
 _ERRORS, _SHARE = 4.0, 0.02
 
 
 def evaluate(model: Any, loss: Callable[[Any, Any], Tensor], batch: Any) -> dict[str, Float[Tensor, " members"]]:
-    """Loss of a model (or of each member of an ensemble) on tasks, and the accuracy if targets are classes."""
+    """Loss of a model or of each member on tasks, and the accuracy if targets are classes; empty without tasks."""
     if not isinstance(batch, Episode) and not (isinstance(batch, Tensor) and batch.is_floating_point()):
         return {}
     module = getattr(model, "module", model)  # the module of an ensemble
@@ -39,10 +39,10 @@ def evaluate(model: Any, loss: Callable[[Any, Any], Tensor], batch: Any) -> dict
 
 
 class BeforeAndAfter:
-    """Evaluate the batches of a training's first steps (5 to 10), before and after the training.
+    """Evaluate the model on the batches of the first 5 to 10 steps, before and after the training.
 
-    These batches are drawn once, and are also the training's own. No evaluation for states without a method
-    ``evaluate``, trainings of fewer than 100 steps, and resumed ones.
+    The training uses the same draws. States without a method ``evaluate``, trainings of fewer than 100 steps, and
+    resumed trainings are not evaluated.
     """
 
     def __init__(self, state: Any, batch_at: Callable[[int], Any], plan: Training, done: int) -> None:

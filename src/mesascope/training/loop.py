@@ -25,7 +25,7 @@ Metrics = Mapping[str, Tensor | float]
 _Batch = TypeVar("_Batch", contravariant=True)
 _Result = TypeVar("_Result", covariant=True)
 
-# Largest number of seconds of work that is lost if the training is killed.
+# Seconds between checkpoints; a killed training loses little more than this.
 _MOST_LOST = 60.0
 
 
@@ -34,8 +34,8 @@ class TrainingState(Protocol[_Batch, _Result]):
     """Complete state of a training, and its update rule: `EnsembleState`, `ModuleState`, or your own.
 
     ``update`` takes one step on a batch and returns metrics: numbers, or tensors with one entry for each member. The
-    metric ``"loss"`` is required; it must not be finite after divergence. ``tensors`` is a complete checkpoint by name:
-    after ``load``, updates continue bit for bit. ``result`` is the current model in eval() mode.
+    metric ``"loss"`` is required; after divergence it must be NaN or infinite. ``tensors`` is a complete checkpoint by
+    name: after ``load``, updates continue bit for bit. ``result`` is the current model in eval() mode.
     """
 
     def update(self, batch: _Batch, /) -> Metrics: ...
@@ -224,7 +224,7 @@ def result_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     {'a': tensor([1., 1.])}
     """
     require_instance("tensors", tensors, Mapping)
-    kinds = ("weights", "average", "buffers")  # later kinds replace earlier ones
+    kinds = ("weights", "average", "buffers")  # averaged weights replace the last ones
     parts = [{k.removeprefix(f"{kind}/"): v for k, v in tensors.items() if k.startswith(f"{kind}/")} for kind in kinds]
     if not parts[0]:
         refuse("tensors", "hold weights", sorted(tensors), "pass what a state's tensors() gave")

@@ -30,7 +30,7 @@ class Modes:
         self._updating = True
 
     def evaluate(self) -> None:
-        """Set eval() mode throughout."""
+        """Set eval() mode for the module and all its parts."""
         self._module.eval()
         self._updating = False
 

@@ -28,15 +28,15 @@ class ModuleState(OptimizedState, Generic[Module]):
     """State of the training of one module, which is trained in place.
 
     Args:
-        module: any torch module. Several processes may train it, in `torch.nn.parallel.DistributedDataParallel` or
-            `sharded`. Each process takes its share of every batch and loads the checkpoint, one process saves it, and
-            the reported loss is their mean. Parameters that do not require gradients do not change.
+        module: any torch module. Several processes may train it, wrapped in
+            `torch.nn.parallel.DistributedDataParallel` or `sharded`: each process trains on its share of every batch,
+            and the reported loss is the mean over processes. Parameters that do not require gradients do not change.
         loss: function that returns the mean loss of a batch, for example `half_mse`.
         plan: optimiser, schedule, clipping and averaging.
         parameter_groups: parameters with their own learning rate or weight decay. A parameter belongs to the first
             group that matches its name; parameters without a group use the plan's values.
         accumulate: number of equal parts, along the first axis, into which each batch is split to save memory. The
-            gradient is that of the whole batch up to rounding, except with BatchNorm, which normalises each part
+            gradient is the same as without parts up to rounding, except with BatchNorm, which normalises each part
             separately.
         autocast: dtype of the forward pass, torch.bfloat16 or torch.float16; weights keep their dtype. With float16 the
             loss is scaled, and steps whose scaled gradient overflows are skipped (`torch.amp.GradScaler`).
@@ -121,7 +121,7 @@ class ModuleState(OptimizedState, Generic[Module]):
         return self._averaged.eval()
 
     def evaluate(self, batch: Any) -> dict[str, Float[Tensor, " members"]]:
-        """Loss and accuracy of the current result; empty also if processes share the batch."""
+        """Loss and accuracy of the current result; also empty if several processes share the batch."""
         return {} if self._parallel else super().evaluate(batch)
 
     def tensors(self) -> dict[str, Tensor]:

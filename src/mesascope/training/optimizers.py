@@ -32,7 +32,7 @@ def trainable(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def make_optimizer(
     weights: Mapping[str, Tensor], plan: Training, module: nn.Module, groups: Sequence[ParameterGroup] = ()
 ) -> torch.optim.Optimizer:
-    """The plan's optimiser for ``weights``; each uses the options of the first group that matches, or the plan's.
+    """The plan's optimiser; each weight uses the options of the first group that matches it, or the plan's.
 
     Parameters marked with ``_no_weight_decay`` in ``module`` have no weight decay unless a group matches them.
     """

@@ -33,13 +33,13 @@ class Training:
         momentum: Momentum of sgd.
         betas: Decay rates of adam's and adamw's running means of gradients and squared gradients.
         eps: Term that adam and adamw add to the denominator.
-        weight_decay: Decoupled weight decay in adamw, relative to the learning rate; an L2 gradient in sgd and adam.
+        weight_decay: Decoupled weight decay in adamw, relative to the learning rate; an L2 penalty in sgd and adam.
         clip: Bound on the gradient's norm, for each member of an ensemble; no clipping if None.
         average: Exponent a of polynomial-decay averaging: the result is the mean of the weights over all steps, with
-            step t weighted by about t^a, so that the last 1/(a + 1) of the training counts most. The last weights if
-            None.
+            step t weighted by about t^a, so that the last 1/(a + 1) of the training counts most. No averaging if None.
         evaluate_every: Steps between evaluations.
-        checkpoint_every: Steps between checkpoints, besides one each minute. The newest replaces the others.
+        checkpoint_every: Steps between checkpoints; another is saved after a minute without one. The newest replaces
+            the others.
         keep: Steps whose checkpoints are kept besides the newest, such as (0, 100, 1000).
     """
 
@@ -78,8 +78,7 @@ class ParameterGroup:
 
     Args:
         names: shell patterns of parameter names, such as ``("*.bias", "embedding.*")``.
-        learning_rate, weight_decay: values for the group; those of the plan if None. The schedule applies to every
-            group.
+        learning_rate, weight_decay: values for the group; the plan's if None. The schedule applies to every group.
     """
 
     names: tuple[str, ...]

@@ -43,7 +43,8 @@ def is_rank_zero() -> bool:
 def on_rank_zero(do: Callable[[], Result], others: Callable[[], Result]) -> Result:
     """Run ``do()`` in the first process; when it has succeeded, run ``others()`` in all other processes.
 
-    Return the result of either. If ``do`` fails, the first process raises its error, and the rest exit silently.
+    Each process returns the result of its own call. If ``do`` fails, the first process raises its error, and the others
+    exit silently.
     """
     results, error = [], None
     if is_rank_zero():
@@ -94,7 +95,7 @@ def sharded(module: Module, parts: Iterable[nn.Module]) -> Module:
 
     Args:
         module: the same module in each process, on its device.
-        parts: submodules whose weights are gathered together, one submodule after the other.
+        parts: submodules to shard one by one; the weights of each are gathered only while it runs.
     """
     # Imported only here: torch.distributed.tensor increases the import time of torch by half.
     from torch.distributed.device_mesh import init_device_mesh
@@ -114,7 +115,7 @@ def undecayed(module: nn.Module) -> list[str]:
 
 
 def mark_undecayed(module: nn.Module, names: Iterable[str]) -> None:
-    """Mark parameters as without weight decay, for example those that replace marked ones."""
+    """Exclude parameters from weight decay, for example after `fully_shard` has replaced them."""
     for name in names:
         module.get_parameter(name)._no_weight_decay = True  # type: ignore[attr-defined]
 
@@ -139,7 +140,7 @@ def split_like(other: Any, tensor: Tensor) -> Tensor:
 
 
 class SharedCheckpoints:
-    """Checkpoints that the first process saves, while the others wait, and that all processes load."""
+    """Checkpoints that the first process saves while the others wait; every process loads them."""
 
     def __init__(self, checkpoints: Checkpoints) -> None:
         self._checkpoints = checkpoints

@@ -28,8 +28,7 @@ class OptimizedState:
     Args:
         module: module whose random generators are saved in checkpoints, and whose train or eval mode is set.
 
-    Subclasses store averaged weights in ``_average``, and set into how many parts batches are split and in which dtype
-    they run.
+    Subclasses store averaged weights in ``_average``, and may set ``accumulate`` (parts of a batch) and ``autocast``.
     """
 
     accumulate: int = 1
@@ -90,7 +89,7 @@ class OptimizedState:
 
     @contextmanager
     def _differentiating(self, stream: str = "model") -> Iterator[None]:
-        """Context of a step's forward and backward pass: modes, gradients and random draws."""
+        """Context of a step's forward and backward pass: train() mode, zero gradients, seeded draws, clear errors."""
         self._modes.update()
         self._optimizer.zero_grad()
         drawing = drawing_from(self.seed, stream, self.step, self._device)
@@ -99,7 +98,7 @@ class OptimizedState:
 
     @contextmanager
     def _explaining_memory(self) -> Iterator[None]:
-        """Within this context, an error for lack of memory names the setting that halves the activations."""
+        """Within this context, an out-of-memory error names the setting that halves the memory of activations."""
         try:
             yield
         except Exception as error:
