@@ -13,7 +13,7 @@ from mesascope.explore.ranges import CHOSEN, MOST_PAIRS, at_share
 if TYPE_CHECKING:  # the page begins before torch is imported
     from mesascope.explore.setup import Setup
 
-# Title, ends and step of each slider, and its sentence of help.
+# Title, range, step and help text of each slider.
 SLIDERS = {
     "scale": ("Input scale", 0.1, 4.0, 0.05, "Scale of the inputs over that of training; draws the task anew."),
     "noise": ("Noise", 0.0, 1.0, 0.02, "Standard deviation of the noise on the context's labels; draws the task anew."),
@@ -29,7 +29,7 @@ class Controls:
     """Controls of a page; ``roots`` are their models by name.
 
     Args:
-        subjects: titles of the learners of the first menu, by name; the first one is chosen.
+        subjects: titles of the learners in the first menu, by name; the first is the default.
         catalogue: names of the learners to compare with.
         values: positions of the sliders.
     """
@@ -43,8 +43,8 @@ class Controls:
             name: slider(title, low, max(high, 2 * values.get(name, 0.5)), values.get(name, 0.5), step, name=name)
             for name, (title, low, high, step, _) in SLIDERS.items()
         }
-        self.sliders["free"].show_value = False  # its title has the parameter's number
-        self.again = Button(label="New task", name="again")  # its tag is the number of the task
+        self.sliders["free"].show_value = False  # its title shows the parameter's value
+        self.again = Button(label="New task", name="again")  # its tag is the seed of the task
         self._quiet = False
 
     @property

@@ -31,9 +31,9 @@ def _source(*columns: str) -> ColumnDataSource:
 class Drawing:
     """Sources of the panel.
 
-    ``points`` are the pairs of the context and ``query`` the query, both dragged; ``live`` holds the query (first row)
-    and the pairs as they are while dragged. ``curves`` are predictions along the slice, ``answers`` those at the query,
-    and ``marks`` the weight of each label.
+    The user drags ``points``, the pairs of the context, and ``query``. During a drag, ``live`` has the current
+    positions of the query (first row) and the pairs. ``curves`` are predictions along the slice, ``answers`` those at
+    the query, and ``marks`` the weight of each label.
     """
 
     points: ColumnDataSource = field(default_factory=lambda: _source("x", "y", "pair"))
@@ -76,7 +76,7 @@ class Drawing:
     def _figure(self) -> Any:
         found = plot("One task", "input x", "label y", height=420, name="task")
         found.add_layout(self.line)
-        # Glyphs of their own: those that `figure` makes have four copies each, and the page opens later.
+        # `add_glyph` rather than `figure.scatter`, which makes four copies of each glyph and slows the page.
         marks = found.add_glyph(
             self.marks, Scatter(size="size", fill_color="colour", line_color=None, fill_alpha=0.35), name="marks"
         )
@@ -93,7 +93,7 @@ class Drawing:
         found.add_glyph(self.query, Scatter(size=17, **look), name="query")
         found.add_layout(LabelSet(x="x", y="y", text="text", source=self.marks, x_offset=9, y_offset=5,
                                   text_font_size="11px", text_color="gray"))  # fmt: skip
-        # A drag begins after five pixels, so the discs that take it are larger than the points.
+        # A drag begins after five pixels, so the invisible discs that receive it are larger than the points.
         disc = Scatter(size=20, fill_alpha=0, line_alpha=0)
         held = [found.add_glyph(source, disc) for source in (self.points, self.query)]
         draw = PointDrawTool(renderers=held, num_objects=MOST_PAIRS, empty_value=-1)
@@ -103,7 +103,7 @@ class Drawing:
         return found
 
     def said(self, text: str) -> None:
-        """Show the answers in words; on a served page a moment later, as the browser then lays out the page anew."""
+        """Show the answers as text, on a served page after 200 ms: each new text makes the browser lay it out again."""
         doc, waits, self._text = self.answer.document, bool(self._text), text
         if doc is None or doc.session_context is None:
             self._say()

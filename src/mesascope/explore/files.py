@@ -1,4 +1,4 @@
-"""Files that the page is made of."""
+"""Style sheets, scripts and templates of the page."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ _ASSETS = Path(__file__).parent / "assets"
 
 @functools.cache
 def asset(name: str) -> str:
-    """Text of a style sheet, script or template of the page."""
+    """Text of one of these files."""
     return (_ASSETS / name).read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The page as it opens: one task with its controls, and a place for each part of the other panels. Imports no torch."""
+"""The page as it opens: one task with its controls, and empty places for the other panels. Imports no torch."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ class First:
     """Models of the page.
 
     Args:
-        payload: networks, tasks and learners as JSON, with which the page's own JavaScript answers until
-            `Drawing.answer` has tags; if empty, the server answers from the start.
+        payload: networks, tasks and learners as JSON. The page's own JavaScript computes predictions from it until
+            `Drawing.answer` has tags. If empty, the server computes all predictions.
     """
 
     def __init__(self, controls: Controls, payload: str = "") -> None:
@@ -58,14 +58,14 @@ class First:
 
     @classmethod
     def shipped(cls) -> First:
-        """The page of the shipped networks, answered by its own JavaScript."""
+        """The page of the shipped networks, whose predictions its own JavaScript computes."""
         payload = asset("first.json")
         found = json.loads(payload)
         titles = {name: one["title"] for name, one in found["subjects"].items()}
         return cls(Controls(titles, [*found["catalogue"]], next(iter(found["subjects"].values()))["values"]), payload)
 
     def fill(self, roots: Mapping[str, Any]) -> None:
-        """Add parts of panels; the page puts those that come after it was opened into their places."""
+        """Add parts of panels; a page that is already open puts them into their places."""
         self.panels |= roots
         if self.doc is not None:
             _add(self.doc, roots)
@@ -75,7 +75,7 @@ class First:
 
         Args:
             sections: panels below the first.
-            saved: rely on no server.
+            saved: True for a page without a server.
         """
         if self.payload:
             self._start(doc)
@@ -106,7 +106,7 @@ class First:
 
 
 def _add(doc: Document, roots: Mapping[str, Any]) -> None:
-    with doc.models.freeze():  # the document otherwise collects all its models again for each
+    with doc.models.freeze():  # otherwise the document collects all its models again after each root
         for name, model in roots.items():
             model.name = name
             doc.add_root(model)

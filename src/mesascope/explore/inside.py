@@ -1,4 +1,4 @@
-"""Inside: weights of the network and of the construction side by side, spectra, and attention maps."""
+"""Panel Inside: weights of the network beside those of the construction, spectral filters, and attention maps."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from mesascope.explore.plots import LOOKS, MARKS, alert, legend, plot, whisker, 
 from mesascope.explore.setup import Setup
 from mesascope.tasks import Episode
 
-# Orange for negative numbers, white, and blue for positive ones, as of the discs of weights.
+# Orange for negative and blue for positive numbers, as for the discs of weights; white for 0.
 PALETTE = ("#D55E00", "#E68D4D", "#F3BE9A", "#F4F4F4", "#A9CFE7", "#5BA4D1", "#0072B2")
-# Tasks of the spectral filter; each takes a prediction for each pair.
+# Number of tasks for the spectral filter, which needs one prediction for each pair of a task.
 FILTER_TASKS = 200
 FILTERED = ("network", "algorithm", "ridge")
 MAPS = {
@@ -56,7 +56,7 @@ class Inside:
             items[role] = lines
         ticks = found.scatter("x", "y", source=self.eigenvalues, marker="dash", angle=np.pi / 2, size=16, color="gray")
         own = [one for role in FILTERED if role != "ridge" for one in items[role]]
-        found.y_range.renderers = [*own, ticks]  # ridge regression's factors grow without bound at small eigenvalues
+        found.y_range.renderers = [*own, ticks]  # not ridge regression: its factors are unbounded at small eigenvalues
         self.legend = legend(found, {**items, "eigenvalues of the task above": [ticks]})
         return found
 
@@ -124,7 +124,7 @@ def _heat(title: str) -> Any:
 
 
 def _put(found: Any, matrix: np.ndarray | None) -> None:
-    """Show a matrix, its first row on top, on a scale that is even around 0."""
+    """Show a matrix with its first row on top; its colour scale is symmetric around 0."""
     found.visible = matrix is not None
     if matrix is not None:
         image = found.select_one({"name": "image"})

@@ -1,4 +1,4 @@
-"""Computation of a panel's numbers in a thread, so that sliders stay smooth; stale numbers are marked meanwhile."""
+"""Computation of a panel's numbers in a thread, so that sliders stay smooth; stale numbers are marked."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from mesascope.explore.plots import say, sentence
 
 # Milliseconds until numbers are marked as stale.
 MOMENT = 150
-# Several, so that a slow learner does not hold up other panels.
+# Several threads, so that a slow learner does not delay other panels.
 _WORKERS = ThreadPoolExecutor(3, thread_name_prefix="explore")
 
 
 class Later:
-    """Computes a panel's numbers after changes; earlier requests that have not begun are dropped.
+    """Computes a panel's numbers after each change; requests that have not begun are merged into one.
 
     Args:
         compute: called without arguments in the page's thread; returns a function for the worker.
         show: called with the worker's result in the page's thread.
-        mark: text that says that numbers are stale.
-        error: place of an error sentence.
-        wait: milliseconds before the work begins, for panels that others should not wait for.
-        unseen: compute also while the mark's panel is out of view; else when it comes into view.
+        mark: text that marks numbers as stale.
+        error: element for error messages.
+        wait: milliseconds before the work begins, so that more urgent panels come first.
+        unseen: True to compute also while the panel is out of view; otherwise it waits until it comes into view.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Later:
         self.mark.update(text="Updating…", css_classes=["fresh"])
 
     def request(self) -> None:
-        """Ask for new numbers; the mark is shown if they take longer than a moment, as it costs time in the browser."""
+        """Request new numbers; the mark, which costs time in the browser, appears only after `MOMENT`."""
         if not self._marks:
             self._marks = True
             self.doc.add_timeout_callback(self._mark, MOMENT)
@@ -60,10 +60,10 @@ class Later:
     def _mark(self) -> None:
         self._marks = False
         if self._waits or self._busy or self._due:
-            self.mark.css_classes = ["stale"]  # another text would lay out the page anew
+            self.mark.css_classes = ["stale"]  # a new text would make the browser lay out the page again
 
     def _seen(self) -> None:
-        """Compute what is due after the page has marked the panel as in view."""
+        """Start the pending computation once the panel is in view."""
         if self._due:
             self.request()
 
@@ -103,7 +103,7 @@ class Later:
             return
         if failed is not None:
             say(self.error, sentence(failed))
-        elif self._failed:  # others show errors there, too
+        elif self._failed:  # clear only its own error: others use the same element
             say(self.error, "")
         self._failed = failed is not None
         if failed is None:

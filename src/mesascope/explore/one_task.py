@@ -1,4 +1,4 @@
-"""One task: points to drag, curves of the learners, and what the query's prediction is made of."""
+"""Panel One task: points to drag, curves of the learners, and the weight of each label in the prediction."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from mesascope.explore.ranges import MOST_PAIRS
 from mesascope.explore.setup import Setup
 from mesascope.tasks import Context, Episode
 
-POINTS = 81  # of each curve
+POINTS = 81  # points of each curve
 # Settings that draw the task anew.
 _DRAWN = ("scale", "noise", "pairs")
 
 
 class OneTask:
-    """Panel of one task. Inputs are shown along the query's direction; dragging changes them along it.
+    """Panel of one task. The x axis is the query's direction; dragging moves inputs along it.
 
     Args:
-        drawing: its models; points that it shows already stay where they are.
+        drawing: models of the panel; points that it already shows keep their positions.
     """
 
     def __init__(self, setup: Setup, drawing: Drawing | None = None) -> None:
@@ -57,11 +57,11 @@ class OneTask:
 
     @property
     def _key(self) -> tuple[Any, ...]:
-        """Settings that the task is drawn from."""
+        """Settings that determine the task."""
         return self.setup.name, self.setup.seed, *(self.setup.values[name] for name in _DRAWN)
 
     def _placed(self) -> list[tuple[float, float, int]]:
-        """Draw the task; return its query and pairs, placed along the query's direction."""
+        """Draw the task; return the positions of its query and pairs along the query's direction."""
         (x, y), xq, _ = self.setup.task()
         x, y, xq = x[0], y[0, :, 0], xq[0, 0]
         self._direction = xq / xq.norm() if len(xq) > 1 else torch.ones_like(xq)
@@ -75,7 +75,7 @@ class OneTask:
         """Show the query (first row) and pairs."""
         self._quiet, own = True, self.drawing
         x, y, pair = (list(column) for column in zip(*rows, strict=True))
-        own.live.data = {"x": [], "y": [], "pair": []}  # until the next one, the browser sends no points
+        own.live.data = {"x": [], "y": [], "pair": []}  # while it is empty, the browser sends no points
         own.query.data = {"x": x[:1], "y": y[:1]}
         own.points.data = {"x": x[1:], "y": y[1:], "pair": pair[1:]}
         own.live.data = {"x": x, "y": y, "pair": pair}
@@ -83,7 +83,7 @@ class OneTask:
 
     @property
     def _rows(self) -> list[tuple[float, float, int]]:
-        """The query and the pairs, as they are on the page."""
+        """The query (first row) and the pairs on the page."""
         columns = (self.drawing.live.data[name] for name in ("x", "y", "pair"))
         return [(float(x), float(y), int(pair)) for x, y, pair in zip(*columns, strict=True)]
 
@@ -106,7 +106,7 @@ class OneTask:
         xq = torch.cat([torch.tensor(places[:1], dtype=torch.float64), grid])[None, :, None] * self._direction
         learners = self.setup.learners()
         found, failed = predicting.answers(learners, self.setup.titles, episode, xq)
-        # Lists, as each array is sent in two messages of its own; curves first, as the browser paints in between.
+        # Lists, since each array costs two more messages; curves first, since the browser paints between messages.
         own.curves.data = {"x": grid.tolist(), **{role: one[1:].tolist() for role, one in found.items()}}
         own.answers.data = {"x": places[:1], **{role: one[:1].tolist() for role, one in found.items()}}
         own.line.location = places[0]
@@ -117,7 +117,7 @@ class OneTask:
         self._point()
 
     def _point(self) -> None:
-        """Show the chosen point's numbers."""
+        """Show the coordinates of the chosen point."""
         own, rows, quiet = self.drawing, self._rows, self._quiet
         options = ["query", *map(str, range(1, len(rows)))]
         self._quiet = True

@@ -24,7 +24,7 @@ from mesascope.explore.subjects import Subject
 
 
 def subjects(own: Mapping[str, Subject] | None = None) -> dict[str, Subject]:
-    """Own learners first, then the shipped networks."""
+    """The user's learners, followed by the shipped networks."""
     return {**(own or {}), **{name: shipped(name) for name in REGRESSORS}}
 
 
@@ -37,18 +37,18 @@ def controls_of(setup: Setup) -> Controls:
 
 
 def fill(doc: Document, found: Mapping[str, Subject], folders: Sequence[Path] = ()) -> None:
-    """Put the page into a document of a session."""
+    """Put the page into a session's document."""
     setup = Setup(found)
     first = First(controls_of(setup))
     steps = [*_steps(doc, first, setup, folders)]
     for step in steps[:-1]:
         step()
     first.add_to(doc)
-    doc.on_event(DocumentReady, lambda event: steps[-1]())  # the browser shows the first panel before
+    doc.on_event(DocumentReady, lambda event: steps[-1]())  # once the browser shows the first panel
 
 
 def complete(doc: Document, first: First, found: Mapping[str, Subject], folders: Sequence[Path] = ()) -> None:
-    """Take over a page that has opened, and fill the places of its other panels one after another."""
+    """Take over a page that is already open, and add its other panels one after another."""
     setup = Setup(found)
     first.controls.connect(setup)
     for step in _steps(doc, first, setup, folders):
@@ -56,7 +56,7 @@ def complete(doc: Document, first: First, found: Mapping[str, Subject], folders:
 
 
 def _steps(doc: Document, first: First, setup: Setup, folders: Sequence[Path]) -> Sequence[Callable[[], None]]:
-    """Actions that fill the page, and begin the computations of its panels last."""
+    """Functions that add one panel each; the last one starts the computations of all panels."""
     own = first.drawing
     task, begin = OneTask(setup, own), list[Callable[[], None]]()
     own.answer.tags = ["server"]

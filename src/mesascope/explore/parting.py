@@ -1,4 +1,4 @@
-"""Paired comparisons of the learners over 1,000 tasks, and under conditions that break agreement."""
+"""Paired comparisons of the learners on 1,000 tasks, and on changed tasks that may break the agreement."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from mesascope.measurement import Measurement
 from mesascope.streams import stream
 from mesascope.tasks import Episode
 
-# Smallest number on the logarithmic axes; smaller ones are drawn here.
+# Smallest value on the logarithmic axes; smaller values are drawn at it.
 NOTHING = 1e-9
-# Conditions of "break it", with their names on the page; tasks as they are come first.
+# Conditions of "Break it", with their names on the page; the unchanged tasks (`OWN`) come first.
 BREAKS = {
     "inputs twice as large": "inputs x 2", "half of the pairs": "half the pairs", "an outlier": "an outlier",
     "shifted inputs": "inputs shifted",
@@ -85,10 +85,10 @@ class Parting:
 
 
 def _measured(learners: dict[str, Any], tasks: Episode, breaks: bool, most: int | None = None) -> tuple[Any, ...]:
-    """Errors by role, differences from the network by role and, if asked for, by condition; and error sentences.
+    """Errors and differences from the network by role, differences by condition if ``breaks``, and error messages.
 
     Args:
-        most: number of tasks for the chosen learner, if it is slow.
+        most: number of tasks for the chosen learner; all tasks if None.
     """
     errors, differences, broken, failed = {}, {}, {}, []
     for role in ROLES[1:]:
@@ -117,7 +117,7 @@ def _empty() -> ColumnDataSource:
 
 
 def _rows(figure: Any, names: list[str]) -> None:
-    if figure.y_range.factors != names:  # rows that are set anew are laid out anew
+    if figure.y_range.factors != names:  # setting them again would lay them out again
         figure.y_range.factors = names
 
 
@@ -134,7 +134,7 @@ def _put(source: ColumnDataSource, names: list[str], found: list[Measurement], r
 
 
 def _dots(title: str, x: str, source: ColumnDataSource, height: int = 190, *, named: bool = True) -> Any:
-    """A row for each learner, with its interval."""
+    """Figure with one row for each learner: value and interval."""
     found = plot(title, x, "", height=height, y_range=["-"], x_axis_type="log")
     found.add_layout(whisker(base="name", source=source, dimension="width"))
     found.scatter("value", "name", marker="mark", color="colour", size=11, source=source)

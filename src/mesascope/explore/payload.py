@@ -12,22 +12,22 @@ from mesascope.explore.setup import LEAST_RIDGE, Setup
 from mesascope.nets import Concatenated, InContextRegressor
 from mesascope.tasks import LinearRegression
 
-# Learners of the catalogue that the page computes itself.
+# Learners of the catalogue that the page's JavaScript implements.
 LEARNERS = (
     "zero", "mean", "last label", "averaging", "gradient-descent", "gradient-descent-plus-plus",
     "centred gradient-descent", "ridge least-squares", "centred least-squares", "newton", "nearest-neighbours",
     *(f"{one} kernel-smoother" for one in ("gaussian", "laplace", "exponential")),
     *(f"{one} kernel-ridge" for one in ("gaussian", "laplace", "manhattan", "quadratic", "cubic")),
 )  # fmt: skip
-# Tasks of each network on a saved page, and on one that a server answers later.
+# Number of tasks per network on a saved page, and on a page that a server takes over.
 TASKS, FIRST_TASKS = 5, 2
 
 
 def payload(setup: Setup, tasks: int = TASKS) -> dict[str, Any]:
-    """All that the page's JavaScript takes.
+    """Input of the page's JavaScript.
 
     Args:
-        tasks: tasks of each network.
+        tasks: number of tasks per network.
     """
     return {
         "subjects": {name: subject(setup, name, tasks) for name in setup.subjects},
@@ -37,7 +37,7 @@ def payload(setup: Setup, tasks: int = TASKS) -> dict[str, Any]:
 
 
 def subject(setup: Setup, name: str, tasks: int) -> dict[str, Any]:
-    """Weights, tasks and settings of a network, as JSON."""
+    """Weights, tasks and settings of a network."""
     setup.choose(name)
     subject = setup.subject
     network, family = subject.learner, subject.family
@@ -67,7 +67,7 @@ def subject(setup: Setup, name: str, tasks: int) -> dict[str, Any]:
 
 
 def _task(setup: Setup, seed: int) -> dict[str, Any]:
-    """Inputs, labels without noise, noise of size 1, and the query of a task, at scale 1."""
+    """A task at input scale 1: inputs, labels without noise, noise of standard deviation 1, and query."""
     setup.seed = seed
     setup.values |= {"scale": 1.0, "pairs": MOST_PAIRS, "noise": 0.0}
     (x, y), xq, _ = setup.task()

@@ -13,7 +13,7 @@ from mesascope.errors import MesascopeError, raised
 from mesascope.explore.files import asset
 from mesascope.reports.panels import COLOURS
 
-# Colour and dash of the learners by role; marks differ, so that colour is never the only difference.
+# Colour and dash of each role; `MARKS` differ, so that colour is never the only difference.
 LOOKS: dict[str, tuple[str, str]] = {
     "network": (COLOURS["trained"], "solid"), "algorithm": (COLOURS["gd"], "dashed"),
     "ridge": (COLOURS["gd++"], "dotdash"), "chosen": (COLOURS["centred"], "dotted"),
@@ -27,12 +27,12 @@ SIGNS = {True: COLOURS["trained"], False: COLOURS["gd"]}
 
 
 def style() -> str:
-    """Style of a widget, from the colours of the page."""
+    """Style sheet of a widget."""
     return asset("widgets.css")
 
 
 def plot(title: str, x: str, y: str, height: int = 360, tools: str = "", **options: Any) -> Any:
-    """A figure without decoration that takes the width of its place; its title names it for screen readers."""
+    """A plain figure that fills the width of its container; screen readers read its title."""
     found = figure(
         height=height, sizing_mode="stretch_width", x_axis_label=x, y_axis_label=y, tools=tools, toolbar_location=None,
         background_fill_color=None, border_fill_color=None, outline_line_color=None, min_border=6,
@@ -43,7 +43,7 @@ def plot(title: str, x: str, y: str, height: int = 360, tools: str = "", **optio
 
 
 def legend(found: Any, items: dict[str, list[Any]], columns: int = 2) -> Any:
-    """Put a legend below a figure; a click hides a line."""
+    """Put a legend below a figure; a click on an entry hides its line."""
     look: dict[str, Any] = {"background_fill_alpha": 0, "border_line_color": None, "padding": 0, "spacing": 8}
     labels = [LegendItem(label=name, renderers=renderers) for name, renderers in items.items()]
     own = Legend(
@@ -54,7 +54,7 @@ def legend(found: Any, items: dict[str, list[Any]], columns: int = 2) -> Any:
 
 
 def whisker(colour: str = "gray", **options: Any) -> Whisker:
-    """Bars from the columns ``low`` to ``high``."""
+    """Error bars from column ``low`` to column ``high``."""
     heads = {name: TeeHead(size=8, line_color=colour) for name in ("lower_head", "upper_head")}
     return Whisker(lower="low", upper="high", line_color=colour, **heads, **options)
 
@@ -71,23 +71,23 @@ def slider(title: str, low: float, high: float, value: float, step: float, **opt
 
 
 def words(text: str, kind: str = "", *, html: bool = False, **options: Any) -> Div:
-    """A text of a class of the style sheet, escaped unless it is HTML."""
+    """A text of CSS class ``kind``, escaped unless it is HTML."""
     inner = text if html else escape(text)
     classes = [kind] if kind else []
     return Div(text=inner, stylesheets=[style()], css_classes=classes, sizing_mode="stretch_width", **options)
 
 
 def sentence(error: Exception, rule: str = _ANSWERS, remedy: str = "mend it") -> str:
-    """One sentence about an error, for the page; ``rule`` and ``remedy`` are for those of other packages."""
+    """Error message for the page; ``rule`` and ``remedy`` complete errors of other packages."""
     return str(error) if isinstance(error, MesascopeError) else f"{rule}, but raised {raised(error)}: {remedy}."
 
 
 def say(place: Div, sentence: str) -> None:
-    """Show an error in its place, or clear it."""
+    """Show an error message, or clear it if it is empty."""
     place.text = f'<span role="alert">{escape(sentence)}</span>' if sentence else ""
     place.visible = bool(sentence)
 
 
 def alert() -> Div:
-    """Place for an error sentence."""
+    """Element for error messages."""
     return words("", "alert", visible=False)

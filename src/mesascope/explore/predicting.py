@@ -1,4 +1,4 @@
-"""Predictions of the learners along a slice, and the weight of each label, for the sources of one task."""
+"""Predictions along a slice, and the weight of each label, for the panel One task."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mesascope.lenses.needs import predict_in_eval
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Episode
 
-# Diameter of the disc of the heaviest label, in pixels; and pairs whose weights are written: more would overlap.
+# Diameter of the largest disc in pixels; weights are written for at most this many pairs: more would overlap.
 LARGEST, MOST_LABELS = 56, 12
 DISCS = (
     "The area of a disc is the weight of its label in the network's prediction: blue if positive, orange if negative."
@@ -25,7 +25,7 @@ DISCS = (
 def answers(
     learners: Mapping[str, Any], titles: Mapping[str, str], episode: Episode, xq: Float[Tensor, "1 m dx"]
 ) -> tuple[dict[str, np.ndarray], list[str]]:
-    """Predictions by role, nan for a learner that raises an error; and the errors' sentences."""
+    """Predictions by role (nan for a learner that raises an error), and the error messages."""
     found, failed = {}, []
     for role, learner in learners.items():
         try:
@@ -40,7 +40,7 @@ def answers(
 
 
 def marks(learner: Any, episode: Episode, pairs: Sequence[tuple[float, float]]) -> dict[str, Any]:
-    """A disc for each pair: the weight of its label in the learner's prediction."""
+    """One disc for each pair; its area is the weight of the pair's label in the learner's prediction."""
     found = smoother_weights(learner, episode) if pairs else None
     weights = np.zeros(len(pairs)) if found is None else found[0, 0].numpy()
     size = LARGEST * np.sqrt(np.abs(weights) / max(np.abs(weights).max(initial=0), 1e-12))

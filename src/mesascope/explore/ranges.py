@@ -1,4 +1,4 @@
-"""Sizes of the page, and parameters of learners from the positions of sliders."""
+"""Sizes of the page, and conversion of slider positions to parameters of learners."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:  # the page begins before torch is imported
     from mesascope.learners import Range
 
-# Tasks of each comparison, the largest number of pairs, and the learner that is chosen at first.
+# Number of tasks per comparison, maximum number of pairs, and default of the second menu.
 TASKS, MOST_PAIRS, CHOSEN = 1000, 40, "nearest-neighbours"
 
 
 def at_share(span: Range, share: float) -> float:
-    """Number at a share of a range, evenly on its scale.
+    """Number at a share (0 to 1) of a range, measured on the range's scale.
 
     >>> from mesascope.learners import Range
     >>> at_share(Range(0.01, 1.0, "log"), 0.5)
@@ -25,6 +25,6 @@ def at_share(span: Range, share: float) -> float:
 
 
 def within(span: Range, number: float) -> float:
-    """The number, or the end of the range that is nearer."""
+    """The number, clipped to the range."""
     number = min(max(number, span.low), span.high)
     return int(number) if span.scale == "integer" else number

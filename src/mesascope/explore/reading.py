@@ -1,4 +1,4 @@
-"""Numbers of the inside of a learner: its spectral filter, its weights, and its attention."""
+"""Spectral filter, weights and attention of a learner, for the panel Inside."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mesascope.tasks import Episode
 
 
 def spectral(learner: Any, tasks: Episode) -> dict[str, Any]:
-    """Spectral filter of a learner by eigenvalue, with intervals; empty if it does not answer."""
+    """Spectral filter of a learner by eigenvalue, with intervals; empty if the learner fails."""
     weights = smoother_weights(learner, tasks)
     rows = [] if weights is None else spectral_filter(weights.double(), tasks)[0]
     y = [row["filter"] for row in rows]
@@ -28,7 +28,7 @@ def spectral(learner: Any, tasks: Episode) -> dict[str, Any]:
 
 
 def built(d_in: int, values: dict[str, float], has_gamma: bool, pairs: int) -> Any:
-    """Network that is constructed to run the algorithm."""
+    """Constructed network that runs the algorithm."""
     steps, pairs = int(values["depth"]), max(pairs, 1)
     if has_gamma:
         return constructions.gradient_descent_plus_plus(d_in, 1, values["eta"], values["gamma"], pairs, steps).network
@@ -36,7 +36,7 @@ def built(d_in: int, values: dict[str, float], has_gamma: bool, pairs: int) -> A
 
 
 def products(network: Any) -> tuple[np.ndarray, np.ndarray] | None:
-    """W_KQ and W_PV of the first layer, heads side by side; None without weights."""
+    """W_KQ and W_PV of the first layer, heads side by side; None if the network has no such products."""
     if not isinstance(network, HasProducts):
         return None
     try:
@@ -48,7 +48,7 @@ def products(network: Any) -> tuple[np.ndarray, np.ndarray] | None:
 
 
 def attention(network: Any, task: Episode) -> np.ndarray | None:
-    """Attention of each head of the first softmax layer to the pairs, side by side; None without softmax."""
+    """Attention to the pairs in the first softmax layer, heads side by side; None without softmax."""
     if not isinstance(network, HookedModule) or getattr(network, "linear", True):
         return None
     dtype = next(network.parameters()).dtype

@@ -1,4 +1,4 @@
-"""Runs: a list of folders with verdicts, claims with figures and arrays, and curves of two runs."""
+"""Panel Runs: a list of folders with verdicts, claims with figures and arrays, and curves of two trainings."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mesascope.explore.plots import LOOKS, alert, helped, legend, plot, say, sen
 from mesascope.runs import Run, find_runs
 
 NONE = "There is no folder of runs: pass some with --runs DIR, or make one by mesascope run one-step."
-# Looks of the two curves.
+# Roles of the two curves in `LOOKS`.
 CURVES = ("network", "algorithm")
 
 
@@ -68,7 +68,7 @@ class RunList:
         return found
 
     def _read(self) -> tuple[dict[str, Run], str, list[tuple[str, str]]]:
-        """The runs by name, their table, and their trainings as options of a menu."""
+        """Runs by name, their table as HTML, and their trainings as menu options."""
         found, unreadable = list[Run](), list[str]()
         for folder in self.folders:
             try:

@@ -14,12 +14,12 @@ from mesascope.reports.tables import counts_text
 from mesascope.runs import Run
 from mesascope.text import counted
 
-# Largest report and array that the page takes, in bytes; and rows of a table.
+# Largest report or array file on the page, in bytes, and number of table rows.
 LARGEST, ROWS = 12_000_000, 12
 
 
 def run_table(runs: Mapping[str, Run], unreadable: Sequence[str]) -> str:
-    """A row for each run, with its verdicts, and one for each folder that cannot be read."""
+    """Table with a row for each run and its verdicts, and for each folder that cannot be read."""
     rows = "".join(f"<tr><td>{_choice('run', name)}</td>{_about(run)}</tr>" for name, run in runs.items())
     rows += "".join(f'<tr><td colspan="3" class="fails">{escape(one)}</td></tr>' for one in unreadable)
     head = "<tr><th>run</th><th>study or question</th><th>verdicts</th></tr>"
@@ -33,7 +33,7 @@ def _about(run: Run) -> str:
         said = counts_text(claims) if claims else "not finished" if not run.is_finished else "no claims"
         kind = f"{config.get('study', config['kind'])} {config.get('preset', '')}"
         return f"<td>{escape(kind)}<br>{escape(config.get('question', ''))}</td><td>{escape(said)}</td>"
-    except Exception as error:  # a damaged run costs its own row
+    except Exception as error:  # a damaged run shows the error in its own row
         return f'<td colspan="2" class="fails">{escape(str(error))}</td>'
 
 
@@ -43,7 +43,7 @@ def _choice(menu: str, value: str) -> str:
 
 
 def claim_table(claims: Sequence[Mapping[str, Any]]) -> str:
-    """A row for each claim: its interval against its bound, which is shaded, and its verdict."""
+    """Table with a row for each claim: its interval over the shaded bound, and its verdict."""
     rows = "".join(
         f"<tr><td>{_choice('claim', one['id'])}<br>{escape(one['sentence'])}</td>"
         f"<td>{interval_svg(one)}<br>{escape(measured_text(one))}</td><td>{escape(one['bound'])}</td>"

@@ -1,4 +1,4 @@
-"""A page of one file that opens from disk: one task that its own JavaScript computes, and the other panels as they are.
+"""A page in one file that opens from disk: JavaScript computes the panel One task; the other panels are fixed.
 
 The payload holds each network's products and some tasks; `assets/learners.js` has the learners.
 """

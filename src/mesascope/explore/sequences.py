@@ -1,4 +1,4 @@
-"""Sequences: a linear system that one turns, predictors element by element, and probes by layer."""
+"""Panel Sequences: a linear system with adjustable rotation, predictions of its elements, and probes by layer."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from mesascope.shapes import Float, Tensor
 from mesascope.streams import stream
 from mesascope.tasks import LinearDynamics
 
-# Sequences that probes are fitted and measured on, and that errors by element average.
+# Number of sequences for probes, and for errors by element.
 PROBED, AVERAGED = 400, 200
 TIMES = (4, 8, 16, 24)
 ROLES: dict[str, str] = {"mesa": "network", "softmax": "chosen", "least squares": "ridge"}
 
 
 class Sequences:
-    """Panel of one sequence of two entries, and of many."""
+    """Panel of one two-dimensional sequence, and of errors over many sequences."""
 
     def __init__(self, doc: Document) -> None:
         named = dict(zip(ROLES, (shipped_predictor(name) for name in PREDICTORS), strict=False))
@@ -81,7 +81,7 @@ class Sequences:
         return found
 
     def sequence(self) -> Float[Tensor, "1 t d"]:
-        """The sequence at the sliders' positions; the start and the noise are those of the seed."""
+        """The sequence at the sliders' positions; the seed determines its start and its noise."""
         angle, generator = torch.tensor(self.angle.value * torch.pi / 180), stream(self.seed, "explore-sequence")
         turn = torch.stack([torch.stack([angle.cos(), -angle.sin()]), torch.stack([angle.sin(), angle.cos()])])
         state, noise = torch.randn(2, generator=generator), torch.randn(self.family.length, 2, generator=generator)
@@ -91,7 +91,7 @@ class Sequences:
         return torch.stack(states)[None]
 
     def begin(self) -> None:
-        """Predict the sequence; then compute the errors of many."""
+        """Predict the sequence, then compute the errors over many sequences."""
         self.one.request()
         self.later.request()
 

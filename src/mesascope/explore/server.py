@@ -22,12 +22,12 @@ from mesascope.explore.first import First
 from mesascope.explore.plots import say, sentence, words
 
 LOOPBACK = "127.0.0.1"
-PATIENCE = 5  # seconds that imports wait for a first page to be opened, and then to be drawn
+PATIENCE = 5  # seconds that imports wait for a page to be opened, and again for it to be drawn
 Fill = Callable[[Document], None]
 
 
 class Sessions:
-    """Fills the document of each session: before ``load``, in a thread, has ended, with a page that answers by itself.
+    """Fills the document of each session; until ``load`` has ended in its thread, with a page that needs no server.
 
     Args:
         load: imports and reads the page's parts; returns two functions, which fill a document and complete a page.
@@ -41,7 +41,7 @@ class Sessions:
         threading.Thread(target=self._load, daemon=True).start()
 
     def _load(self) -> None:
-        if self.opened.wait(PATIENCE):  # Python runs one thread at a time
+        if self.opened.wait(PATIENCE):  # imports would delay the page: Python runs one thread at a time
             self.drawn.wait(PATIENCE)
         try:
             fill, complete = self.load()
@@ -88,22 +88,22 @@ def _said(error: Exception) -> str:
 
 
 def serve(fill: Fill, host: str = LOOPBACK, port: int = 0) -> tuple[Server, str]:
-    """Start a server of the page that ``fill`` puts into each session's document; return it and its address.
+    """Start a server that fills the document of each session by ``fill``; return the server and its address.
 
     Pages of other origins cannot connect to it.
 
     Args:
-        host: address to bind to; only the loopback is open to this machine alone.
-        port: 0 for a free one.
+        host: address to bind to; with the loopback address, only this machine can connect.
+        port: 0 chooses a free port.
 
     Raises:
-        ArgumentError: the port is in use, or the host is no address of this machine.
+        ArgumentError: the port is in use, or the host is not an address of this machine.
     """
     logging.getLogger("bokeh").setLevel(logging.ERROR)
-    for name in ("tornado.access", "bokeh.server.views.ws"):  # the latter advises flags of another command
+    for name in ("tornado.access", "bokeh.server.views.ws"):  # the latter recommends flags of another command
         logging.getLogger(name).setLevel(logging.CRITICAL)
     _require_free(host, port)
-    settings.perform_document_validation = False  # takes a fifth of a page's request
+    settings.perform_document_validation = False  # validation takes a fifth of the time of a page request
     application = Application(FunctionHandler(partial(_guarded, fill)))
     server = Server({"/": application}, address=host, port=port, unused_session_lifetime_milliseconds=30_000)
     names = {LOOPBACK, "localhost"} if host in (LOOPBACK, "localhost") else {host}
@@ -115,7 +115,7 @@ def serve(fill: Fill, host: str = LOOPBACK, port: int = 0) -> tuple[Server, str]
 
 
 def _require_free(host: str, port: int) -> None:
-    if host in ("", "0.0.0.0"):  # the origins of its pages are not known
+    if host in ("", "0.0.0.0"):  # the server would not know the origins of its pages
         remedy = "pass the one that others reach it by, or leave it out"
         raise ArgumentError(f"--host must be one address of this machine, but is {host!r}: {remedy}.")
     with socket.socket() as probe:

@@ -1,4 +1,4 @@
-"""State of the page that all panels share: the learner, the settings, the task, and the learners to compare."""
+"""State that all panels share: the chosen learner, the settings, the task, and the learners to compare."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Setup:
     Args:
         subjects: learners of the first menu, by name; the page begins with the first one.
 
-    ``values`` holds the positions of the sliders: ``scale`` (of inputs, relative to those of training), ``noise``,
-    ``pairs``, ``depth``, ``eta``, ``gamma`` and ``free``, the share of the range of the chosen learner's own parameter.
+    ``values`` are the positions of the sliders: ``scale`` (input scale relative to training), ``noise``, ``pairs``,
+    ``depth``, ``eta``, ``gamma``, and ``free`` (0 to 1, position of the compared learner's parameter in its range).
     """
 
     def __init__(self, subjects: Mapping[str, Subject]) -> None:
@@ -62,7 +62,7 @@ class Setup:
 
     @cached_property
     def catalogue(self) -> dict[str, Candidate]:
-        """Candidates of `identify`, by name; those of scikit-learn follow once it is imported: see `extend`."""
+        """Candidates of `identify` by name; scikit-learn's are added by `extend`."""
         return {one.name: one for one in candidates(self.subject.family, sklearn=self._extended)}
 
     def extend(self) -> None:
@@ -80,7 +80,7 @@ class Setup:
         return found | {"depth": True, "eta": True, "gamma": self.subject.has_gamma, "free": self.free is not None}
 
     def family(self, **fields: Any) -> Any:
-        """Tasks at the sliders' positions."""
+        """Task family at the sliders' positions."""
         family = self.subject.family
         own = {
             "x_scale": self.values["scale"] * getattr(family, "x_scale", 1.0), "noise": self.values["noise"],
@@ -98,7 +98,7 @@ class Setup:
         return Episode(context, episode.xq[:, :1], episode.yq[:, :1])
 
     def tasks(self) -> Episode:
-        """Fresh tasks, in float64; the same draws for all settings."""
+        """Fresh tasks, in float64; all settings use the same random draws."""
         episode = sample_tasks(self.family(), TASKS, stream(self.seed, "explore-tasks"))
         check_tasks(episode)
         return episode.to(torch.float64)
@@ -127,10 +127,10 @@ class Setup:
         return own[0] if own else None
 
     def chosen_learner(self) -> tuple[Any, dict[str, float]]:
-        """The learner of the menu and its parameters.
+        """The learner of the second menu and its parameters.
 
-        Step sizes and steps are those of the sliders; the first other parameter has its own slider, and further ones
-        are in the middle of their range.
+        ``eta``, ``gamma`` and ``steps`` come from their sliders, the first other parameter from the slider ``free``.
+        Further parameters are in the middle of their ranges.
         """
         one = self.catalogue[self.chosen]
         sliders = {"eta": self.values["eta"], "gamma": self.values["gamma"], "steps": self.values["depth"]}

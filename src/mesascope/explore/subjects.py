@@ -1,4 +1,4 @@
-"""Subjects of the page: networks and own learners, each with its tasks and its algorithm."""
+"""Subjects of the page: shipped networks and users' learners, each with its tasks and its algorithm."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Subject:
     Args:
         title: name in menus.
         learner: takes contexts of ``family``.
-        algorithm: descent that the learner is compared with; its step sizes are the sliders' first positions.
+        algorithm: descent that the learner is compared with; its step sizes are the sliders' initial positions.
         record: record of a shipped network; empty for others.
     """
 
@@ -51,7 +51,7 @@ class Subject:
             return self.learner
         try:
             return lenses.rollout(self.learner, depth)
-        except MesascopeError:  # several layers of their own
+        except MesascopeError:  # several layers with different weights
             return self.learner
 
     def algorithm_at(self, depth: int, eta: float, gamma: float) -> Any:
@@ -78,10 +78,10 @@ class Subject:
 
 
 def own_subject(title: str, learner: Any, family: Any) -> Subject:
-    """A learner of the user, beside one step of gradient descent.
+    """Subject for a user's learner, with a descent to compare it with.
 
     Raises:
-        ArgumentError: the family draws no episodes of one target.
+        ArgumentError: the family does not draw episodes with one target.
     """
     task = sample_tasks(family, 1, stream(0, "explore-shape"))
     if not isinstance(task, Episode) or task.yq.shape[-1] != 1:
@@ -91,7 +91,7 @@ def own_subject(title: str, learner: Any, family: Any) -> Subject:
 
 
 def _descent(learner: Any, family: Any, pairs: int) -> Any:
-    """GD++ with the step sizes in the weights of a looped linear network, else one step of gradient descent."""
+    """GD++ with step sizes read from the weights of a looped linear network; else one step of gradient descent."""
     config = getattr(getattr(learner, "config", None), "transformer", None)
     if getattr(config, "shared", False) and getattr(learner, "linear", False):
         try:
@@ -106,11 +106,11 @@ def _descent(learner: Any, family: Any, pairs: int) -> Any:
 
 
 class InOwnDtype:
-    """A learner that is called in the dtype of its weights, or float32; predictions return in that of the queries."""
+    """Learner called in the dtype of its weights (float32 if it has none); predictions have the queries' dtype."""
 
     def __init__(self, learner: Callable[..., Any]) -> None:
         self.learner, self.__name__ = learner, display_name(learner)
-        self._last: tuple[bytes, Tensor] | None = None  # a panel asks the same thing for each other learner
+        self._last: tuple[bytes, Tensor] | None = None  # panels repeat the same call for each learner that they compare
         weights = [one for one in getattr(learner, "parameters", tuple)() if one.is_floating_point()]
         self.dtype = weights[0].dtype if weights else torch.float32
 
@@ -124,7 +124,7 @@ class InOwnDtype:
 
 
 def changed(family: Any, **fields: Any) -> Any:
-    """The family with other values of those ``fields`` that it has."""
+    """The family with new values of ``fields``; fields that it does not have are ignored."""
     own = getattr(family, "__dataclass_fields__", {})
     known = {name: value for name, value in fields.items() if name in own}
     return dataclasses.replace(family, **known) if known else family
