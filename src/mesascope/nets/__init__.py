@@ -1,7 +1,7 @@
 """Networks: token layouts, transformers, and the learners and predictors built from them.
 
-A network is built by ``config.build(generator)`` or ``Network(config, generator)``. Its initial weights are drawn from
-the generator, or from torch's global one if None.
+Build a network with ``config.build(generator)``. Initial weights are drawn from the generator, or from torch's global
+generator if it is None.
 """
 
 import lazy_loader

@@ -1,4 +1,4 @@
-"""The config of a causal attention layer of any kind."""
+"""Config of causal attention layers."""
 
 from __future__ import annotations
 
@@ -13,41 +13,41 @@ from mesascope.validate import Count, Positive, Whole, frozen
 
 @frozen
 class AttentionConfig:
-    """The heads of a causal attention layer of any kind.
+    """Config of the heads of a causal attention layer of any kind.
 
     Args:
         width: width of a token.
         n_heads: number of heads.
         n_kv_heads: number of heads of keys, values, gates and memories; each is shared by ``n_heads / n_kv_heads``
-            query heads, as in grouped-query attention. States are smaller, computation is the same. ``n_heads`` if
-            None.
+            query heads, as in grouped-query attention. States are smaller, at the same cost. ``n_heads`` if None.
         key_size: width of keys and queries in a head; ``width / n_heads`` if None.
         value_size: width of values in a head; ``key_size`` if None.
-        normalise: divide keys and queries by their L2 norm; if None, only mesa and delta layers do so. Softmax
-            attention then multiplies scores by the square root of the key width, so that those of random vectors have
-            variance 1.
-        dpfp: nu of the DPFP features of keys and queries, 2 nu key_size of them; 0 for none.
-        convolution: taps of a causal convolution over time of each entry of keys and queries, followed by SiLU; 0 for
-            none.
+        normalise: divide keys and queries by their L2 norm; if None, only mesa and delta layers do so. With normalised
+            keys, softmax attention multiplies scores by the square root of the key width: for random vectors, they then
+            have variance 1.
+        dpfp: nu of DPFP, which maps keys and queries to 2 nu key_size features; 0 for no DPFP.
+        convolution: kernel size of a causal depthwise convolution of keys and queries over time, followed by SiLU; 0
+            for no convolution.
         convolve_values: also convolve values.
-        key_shift: compute each key from the previous token (the first key is zero), as layers that copy need.
+        key_shift: compute each key from the previous token (the first key is zero). A layer can then copy the token
+            that followed a similar one.
         rotary: rotate pairs of entries of keys and queries by angles that grow with time, so that scores depend on the
             distance between tokens. DPFP features are computed from the rotated vectors.
         positions: width of a sinusoidal position encoding that is appended to the input of keys and queries; 0 for
             none.
-        window: number of last tokens that softmax attention attends to, which bounds its memory in decoding; all if
-            None. Other attentions ignore it, and all except mesa ignore the ridge.
-        forget: learn forget factors sigmoid(w . e + b) of each head and token. They start near 1 - 1/horizon, with
-            horizons of 10 to 1000 tokens over the heads.
+        window: number of last tokens that softmax attention attends to; all if None. It bounds the memory of decoding.
+            Other layers ignore it.
+        forget: learn forget factors sigmoid(w . e + b) of each head and token. They start at 1 - 1/horizon, with
+            horizons from 10 tokens (first head) to 1000 (last head).
         beta: learn input strengths sigmoid(w . e + b) of each head and token. If ``forget`` is also set, forget factors
             are multiplied by 1 - (1 - forget_cap) beta^2. If None, only the delta layer learns them, as its step sizes.
         forget_cap: upper bound on the forget factor of a pair of strength 1; 1 for no bound. The default is MesaNet's.
-        ridge: initial 1/lambda of mesa layers.
+        ridge: initial 1/lambda of mesa layers; other layers ignore all ridge fields.
         ridge_floor: lower bound of the learned ridge.
         ridge_per_dimension: learn one ridge for each key dimension, as in MesaNet, instead of one for each head.
         ridge_kind: ``"decaying"`` (von Oswald 2024), ``"constant"`` (MesaNet) or ``"relative"`` to |H_t| (Gated
-            KalmaNet). If None, constant with ``forget``, otherwise decaying: with a forgotten ridge, H becomes singular
-            after hundreds of similar tokens, as in text.
+            KalmaNet). If None, constant with ``forget``, otherwise decaying. Forgetting shrinks a decaying ridge: H
+            becomes singular after hundreds of similar tokens, as in text.
         output_norm: divide each head's output by its root mean square, and multiply by a learned scale.
         output_gate: multiply each head's output elementwise by SiLU(w . e).
         init_scale: initial weights are normal with variance init_scale / n_layers / fan-in, truncated at two standard
@@ -57,7 +57,7 @@ class AttentionConfig:
     """
 
     retired: ClassVar[tuple[str, ...]] = ("check",)
-    """Fields of records that earlier versions wrote: `mesascope.ops.without_reading_values` took its place."""
+    """Ignored fields in records of earlier versions; `mesascope.ops.without_reading_values` replaces ``check``."""
 
     width: Count
     n_heads: Count = 1

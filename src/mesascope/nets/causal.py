@@ -14,13 +14,13 @@ from mesascope.shapes import Tensor
 class CausalNet(nn.Module):
     """A sequence network, called as ``net(sequence, state, mask, last)``, that can decode from a state.
 
-    Arguments are those of `advance`. If called with a state, it also returns the state after the sequence; without one,
-    the sequence starts here. Subclasses define `init_state`.
+    Arguments are those of `advance`. With a state, it also returns the state after the sequence; without a state, no
+    tokens come before the sequence. Subclasses define `init_state`.
     """
 
     state_type: ClassVar[type] = tuple
     element: ClassVar[str] = "token"
-    """Name of one element of a sequence in errors."""
+    """Name of a sequence's element in error messages."""
     element_axes: ClassVar[tuple[str, ...]] = ("width",)
     """Axes of one element."""
 
@@ -29,7 +29,7 @@ class CausalNet(nn.Module):
         raise NotImplementedError
 
     def step(self, token: Tensor, state: Any) -> tuple[Tensor, Any]:
-        """The output for one token ``(*batch, width)``, and the state after it."""
+        """Output for one token ``(*batch, width)``, and the state after it."""
         self._check_state(state)
         batch = state.batch if hasattr(state, "batch") else state[0].batch
         outputs, state = self.advance(as_sequence(self.element, token, batch, self.element_axes), state)

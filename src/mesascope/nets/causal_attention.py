@@ -28,15 +28,15 @@ _WEAKEST = 1e-30
 
 
 class CausalAttention(CausalNet, ABC):
-    """Attention layer that adds sum_h P_h y_h,t to token t, where the read y_h,t of head h attends to tokens up to t.
+    """Attention layer that adds sum_h P_h y_h,t to token t; y_h,t is the read of head h from tokens up to t.
 
     Linear modules ``q_proj``, ``k_proj`` and ``v_proj`` compute queries, keys and values, and ``o_proj`` sums the reads
     of all heads. ``forget_proj``, ``beta_proj`` and ``gate_proj`` compute learned gates.
 
     The layer is called with a sequence of tokens. `init_state` and `step` decode one token at a time with the same
     results, and `advance` processes a part of a sequence. Its points ``query``, ``key``, ``value``, ``pattern`` and
-    ``read`` can be hooked: see `mesascope.nets.points`. Parameters with the attribute ``_no_weight_decay`` should not
-    decay.
+    ``read`` can be hooked: see `mesascope.nets.points`. Optimisers should not decay parameters with the attribute
+    ``_no_weight_decay``.
     """
 
     state_type = AttentionState
@@ -148,7 +148,7 @@ class CausalAttention(CausalNet, ABC):
         return moved, AttentionState(state.position + count, recent, self._unshared(q, memory))  # type: ignore[arg-type]
 
     def gates(self, tokens: Float[Tensor, "*batch t width"]) -> tuple[Tensor | None, Tensor | None]:
-        """Gates log gamma and beta ``(*batch, heads, t)``, at least in float32: half precision rounds them to 0."""
+        """Gates log gamma and beta ``(*batch, heads, t)``, at least in float32: float16 would round small ones to 0."""
         log_forget = beta = None
         if self.beta_proj is not None:
             beta = torch.sigmoid(_wide(self.beta_proj(tokens))).clamp_min(_WEAKEST).mT
@@ -161,7 +161,7 @@ class CausalAttention(CausalNet, ABC):
     def products(self) -> Products:
         """Products W_KQ = W_K^T W_Q, over tokens and their positions, and W_PV = P W_V.
 
-        A layer depends on these alone unless keys and queries are normalised, convolved or replaced by features.
+        A linear-attention layer without gates, norms, rotation, convolution and features depends on these alone.
         """
         return products_of(self, self.config.group)
 
@@ -220,7 +220,7 @@ class CausalAttention(CausalNet, ABC):
         return [q, row[..., :-1, :], v], recent
 
     def _convolved(self, made: list[Tensor], recent: Tensor | None) -> tuple[list[Tensor], Tensor | None]:
-        """Queries, keys and perhaps values after their convolutions over time, and the last inputs of these."""
+        """Queries, keys and values after the convolution (if any), and its last inputs."""
         if self.convolution is None:
             return made, recent
         count, taps, t = 3 if self.config.convolve_values else 2, self.convolution.shape[-1], made[0].shape[-2]
@@ -237,7 +237,7 @@ class CausalAttention(CausalNet, ABC):
         return tree_map_only(Tensor, lambda part: part.repeat_interleave(group, axis), list(own))
 
     def _unshared(self, q: Tensor, memory: Any) -> Any:
-        """A memory with one head for each group, from one with all query heads."""
+        """Inverse of `_shared` for a memory: one head for each group."""
         group, axis = self.config.group, q.ndim - 3
         if group == 1:
             return memory
@@ -268,10 +268,10 @@ class CausalAttention(CausalNet, ABC):
 
 
 def _continued(own: Tensor, recent: Tensor | None, count: int, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
-    """Prepend ``count`` recent rows (zeros if None), and return the result and its last ``count`` rows (None if None).
+    """Prepend ``count`` recent rows, and return the result and its last ``count`` rows.
 
-    The last rows are a copy, so that the whole prompt is not kept in memory. Under autocast, the dtype of ``own`` may
-    differ from ``dtype``, the dtype of recent rows.
+    Without recent rows, prepend zeros, and return None for the last rows. The last rows are a copy, so that the whole
+    prompt is not kept in memory. Under autocast, the dtype of ``own`` may differ from ``dtype``, that of recent rows.
     """
     if recent is None:
         return functional.pad(own.to(torch.promote_types(own.dtype, dtype)), (0, 0, count, 0)), None

@@ -142,7 +142,7 @@ class MesaAttention(CausalAttention):
         return {"ridge": ridge, "ridge_kind": self.ridge_kind}
 
     def init_memory(self, *batch: int) -> None:
-        """None: the operation then starts from the ridge."""
+        """None: `mesa_attention` then starts from the ridge."""
         return
 
 

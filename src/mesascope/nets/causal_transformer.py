@@ -28,7 +28,7 @@ class CausalTransformerConfig(LayersConfig):
 
     Args:
         heads: config of the heads of all layers, or one config for each layer, all of one width. Only the first layer
-            uses position encodings.
+            uses ``AttentionConfig.positions``.
         n_layers: number of layers.
         attention: ``"softmax"``, ``"linear"``, ``"delta"``, ``"mesa"`` or another registered attention: one name for
             all layers or one for each.
@@ -73,7 +73,7 @@ class CausalLayer(Layer):
         mask: Tensor | None = None,
         last: int | None = None,
     ) -> Any:
-        """The last tokens (or all) after the layer, and with a state also the state after them."""
+        """The ``last`` tokens (all if None) after the layer, and with a state also the state after them."""
         moved = self.attention(self.norm(tokens), *given(state, mask, last))
         if state is not None:
             moved, state = moved
@@ -138,7 +138,7 @@ class CausalTransformer(HookedModule, CausalNet, Pretrained):
         return list(self.layers)
 
     def products(self) -> list[Products]:
-        """W_KQ and W_PV of each layer, ``(heads, width, width)``; the first layer's W_KQ also includes positions."""
+        """W_KQ and W_PV of each layer, ``(heads, width, width)``; ``positions`` enlarge W_KQ of the first layer."""
         return [layer.attention.products() for layer in self.layers]  # type: ignore[operator,union-attr]
 
     def init_state(self, *batch: int) -> tuple[AttentionState, ...]:

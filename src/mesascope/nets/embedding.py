@@ -74,7 +74,7 @@ class EmbeddedDescentConfig:
 
     Args:
         embedding: config of the embedding of tokens (x, y).
-        steps: number of steps.
+        steps: number of gradient steps.
         eta: initial step size, one number or one for each step; it is learned.
         d_out: width of a target.
     """
@@ -89,7 +89,7 @@ class EmbeddedDescentConfig:
 
 
 class EmbeddedDescent(Pretrained):
-    """Gradient descent on embedded tokens, for comparison with a network that descends after the same embedding.
+    """Gradient descent on embedded tokens, for comparison with a transformer that has the same embedding.
 
     Tokens (x, y), and (x_q, 0) for queries, are embedded as (h, t), with t the last ``d_out`` entries. From W = 0,
     ``steps`` gradient steps are taken on 1/(2n) sum_i |W h_i - t_i|^2. The prediction is W h_q - t_q.

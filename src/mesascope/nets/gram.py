@@ -4,9 +4,9 @@ A layer e <- e + sum_h W_PV,h (sum_i e_i e_i^T) W_KQ,h e depends on the context 
 maps every token by T = I + sum_h W_PV,h C W_KQ,h, and C to T C T^T. So a whole network costs the same for 10 context
 tokens as for 1000, and no gradient flows through the context tokens.
 
-There are two ways to apply a layer. `_advance` computes T and the next C, with four products of width x width matrices
-per task. `_apply` applies layers to query tokens by nested products with the first C: layer l (counted from 0) costs
-3^l products with a vector. Matrices are cheaper for the first layers of a deep network, vectors for the last ones.
+There are two ways to apply a layer. `_advance` computes T and the next C: with one head, four products of width x width
+matrices per task. `_apply` applies layers to query tokens by nested products with the first C: layer l (counted from 0)
+takes 3^l products C v. Matrices are cheaper for the first layers of a deep network, vectors for the last ones.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _nested_layers(n_layers: int, m: int, width: int) -> int:
 
 @dataclass(frozen=True)
 class _Context:
-    """C = sum_i e_i e_i^T of the context at some layer: as tokens, a matrix, or both; after a layer, as a matrix."""
+    """C = sum_i e_i e_i^T before a layer, stored as tokens, a matrix or both; after the first layer, as a matrix."""
 
     tokens: Tensor | None
     gram: Tensor | None
@@ -64,8 +64,8 @@ class _Context:
     def of_tokens(cls, tokens: Tensor, products: int) -> _Context:
         """The context before the first layer; its matrix is computed if that is cheaper for this number of products."""
         n, width = tokens.shape[-2:]
-        # Multiplications: 2 n width per product through tokens; through the matrix, width^2 per product and once n
-        # width^2, each of which takes a quarter of the time, as it is a product of matrices (measured on CPU).
+        # A product C v takes 2 n width multiplications through tokens and width^2 through the matrix. The matrix takes
+        # n width^2, each in a quarter of the time, because it is a matrix product (measured on CPU).
         through_gram = width * products + n * width / 4 < 2 * n * products
         return cls(tokens, tokens.mT @ tokens if through_gram else None)
 
@@ -75,7 +75,7 @@ class _Context:
             assert self.tokens is not None
             return (vectors @ self.tokens.mT) @ self.tokens
         if self.tokens is None and vectors.shape[-2] == 1:
-            # This matrix has a gradient, a sum of outer products, which batched matrix products compute slowly.
+            # C has a gradient here: a sum of outer products, which batched matrix products compute slowly.
             return (vectors.mT * self.gram).sum(-2, keepdim=True)
         return vectors @ self.gram
 

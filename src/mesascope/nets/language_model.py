@@ -25,7 +25,7 @@ from mesascope.records import register
 from mesascope.shapes import Float, Int, Tensor
 from mesascope.validate import Count
 
-# Largest number of logits that a loss keeps in memory.
+# Largest number of logits that a loss computes at once.
 _LOGITS = 1 << 25
 
 
@@ -37,7 +37,7 @@ class LanguageModelConfig:
     Args:
         transformer: layers between the embedding and the logits.
         vocabulary: number of tokens.
-        context: number of tokens in a training window; with learned places, also the longest text.
+        context: number of tokens in a training window; with learned places, also the maximum length of a text.
         places: ``"learned"``, a vector for each position in the context, or ``"none"``: layers may have their own
             positions, and texts may have any length.
         tied: compute logits with the embedding's weights, rather than with separate ones.
@@ -93,9 +93,9 @@ class LanguageModel(HookedModule, CausalNet, Pretrained):
     ) -> Any:
         """Logits of the next token after each token, and with a state also the state after them: see `advance`.
 
-        With ``targets``, returns their cross-entropies in nats, ``(*batch, t)``, instead of logits. Logits are then
-        computed for some tokens at a time: all logits of 256 windows of 1,024 tokens with GPT-2's vocabulary take 53
-        GB. A target is the token that follows a token; a target of -100 has loss 0.
+        With ``targets``, the ids of the next tokens, returns cross-entropies in nats, ``(*batch, t)``, instead of
+        logits; a target of -100 has loss 0. Logits are then computed in blocks of tokens, to save memory: all logits of
+        256 windows of 1,024 tokens with GPT-2's vocabulary take 53 GB.
         """
         embedded = self._embedded(tokens, state, mask)
         after = self.transformer(embedded, *given(state, mask, last))

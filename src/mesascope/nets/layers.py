@@ -24,7 +24,7 @@ class Products(NamedTuple):
 
 
 class LayersConfig:
-    """Config of a transformer, whose fields may contain one value for all layers or a tuple with one for each."""
+    """Base of transformer configs; a field contains one value for all layers, or a tuple with one value per layer."""
 
     n_layers: int
 
@@ -68,7 +68,7 @@ def initial_weights(shape: tuple[int, ...], variance: float, generator: torch.Ge
     if generator is not None:
         require_instance("generator", generator, torch.Generator)
     options: dict[str, Any] = {"device": None if generator is None else generator.device, "generator": generator}
-    weights = torch.randn(shape, **options)  # drawn again until inside: trunc_normal_ changes with torch's version
+    weights = torch.randn(shape, **options)  # redrawn until inside: trunc_normal_ differs between torch versions
     while not weights.is_meta and (outside := weights.abs() > 2).any():
         weights = torch.where(outside, torch.randn(shape, **options), weights)
     return nn.Parameter(weights * (math.sqrt(variance) / 0.8796256610342398))
@@ -105,7 +105,7 @@ def rows_times(rows: Tensor, matrix: Tensor) -> Tensor:
 
 
 def module_text(module: Any) -> str:
-    """One line about a module with a ``config``: the fields that differ from the defaults, and the parameter count."""
+    """Module as one line: the fields of its config that differ from the defaults, and the parameter count."""
     count = sum(weight.numel() for weight in module.parameters())
     return f"{type(module).__name__}({config_text(module.config)}; {count:,} parameters)"
 
@@ -154,7 +154,7 @@ class TokenMLP(nn.Module):
 class Layer(nn.Module):
     """Attention and optionally an MLP, each with an optional LayerNorm before it and a residual connection.
 
-    Subclasses of the two transformers differ in the call of attention: to a context, or with a state.
+    The subclasses of the two transformers call attention with a context, or with a state.
 
     Args:
         config: config of the transformer.

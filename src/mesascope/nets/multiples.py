@@ -1,4 +1,4 @@
-"""Linear attention whose weights are multiples of I in blocks: the algorithm RevAlg-d with learned coefficients."""
+"""Linear attention with weights made of multiples of I: the algorithm RevAlg-d with learned coefficients."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class BlockMultiplesConfig:
 
     Args:
         d: width of an element.
-        channels: names in `CHANNELS`, the first of them ``"blank"``; the prediction is minus the first channel.
+        channels: names in `CHANNELS`; the first is ``"blank"``, and the prediction is minus this channel.
         n_layers: number of layers.
         n_heads: number of heads in each layer.
         token_clip: clip every entry of every token to [-token_clip, token_clip] after each layer.
@@ -55,13 +55,13 @@ class BlockMultiples(Pretrained):
     """Linear attention on tokens of channels, in which each d x d block of W_KQ and W_PV is one number times I.
 
     e_t <- e_t + sum_h sum_{i <= t} (e_i^T W_KQ e_t) W_PV e_i, with W_KQ = kq (x) I and W_PV = pv (x) I of each layer
-    and head. `mesascope.lenses.reverse_engineer` reads such numbers from a network;
-    `BlockMultiples.read_from` starts from them.
+    and head. `mesascope.lenses.reverse_engineer` reads such numbers from a network, and `BlockMultiples.read_from`
+    builds a network from them.
 
     Args:
         kq: initial coefficients of W_KQ, by layer, head, key channel and query channel; random if None.
-        pv: initial coefficients of W_PV, by layer, head, output channel and value channel. Blocks of both that are 0
-            are not learned.
+        pv: initial coefficients of W_PV, by layer, head, output channel and value channel. Coefficients of kq and pv
+            that are 0 are not learned.
 
     Source: von Oswald (2024), sections 3.5.1 and 3.7.3 (RevAlg-d).
 
@@ -134,7 +134,7 @@ class BlockMultiples(Pretrained):
         return -tokens[..., 0, :]
 
     def _moved(self, tokens: Float[Tensor, "*batch t channels d"], kq: Tensor, pv: Tensor) -> Tensor:
-        """The additions of one layer to each token."""
+        """Additions of one layer to each token."""
         q, v = (torch.einsum(f"h{axes},...tcd->...htrd", part, tokens) for axes, part in (("rc", kq), ("rc", pv)))
         k = tokens.unsqueeze(-4).expand_as(q)
         moved = causal_linear_attention(*(part.flatten(-2) for part in (q, k, v)))

@@ -4,7 +4,7 @@ Every module of a layer and every point inside its attention is named by its pat
 transformers. L counts layers, or the loops of a looped layer. In a regressor, rows are its n context tokens followed by
 its m queries.
 
-| name | what it is | regressors | sequence nets |
+| name | value | regressors | sequence nets |
 |---|---|---|---|
 | ``embedded`` | tokens before the first layer | ``(*batch, n + m, width)`` | ``(*batch, t, width)`` |
 | ``layers.L`` | tokens after the layer | ``(*batch, n + m, width)`` | ``(*batch, t, width)`` |
@@ -21,7 +21,7 @@ its m queries.
 The pattern of a linear, delta or mesa layer is defined like that of softmax attention: it is the matrix that multiplies
 the values, computed as the output of attention with values = I. It is computed only while its point is hooked. If a
 layer continues from a state, the state's contribution is added to A value. With grouped heads, there is one key and
-value per group. The linear modules within attention and MLPs are not points: their outputs have other names.
+value per group. The linear modules within attention and MLPs are not points.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class HookPoint(nn.Identity):
 
 
 class _Place(NamedTuple):
-    """A module; for looped layers also the layer and the run; and the module that the network calls first."""
+    """A module, its looped layer (None if not looped), its run of that layer, and the module that is called first."""
 
     module: nn.Module
     looped: nn.Module | None

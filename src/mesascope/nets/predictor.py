@@ -1,4 +1,4 @@
-"""A causal transformer as a predictor, from sequences to tokens and from tokens to the next elements."""
+"""A causal transformer as a predictor: elements become tokens, and predictions are read from tokens."""
 
 from __future__ import annotations
 
@@ -64,10 +64,10 @@ class SequencePredictorConfig:
 class SequencePredictor(HookedModule, CausalNet, Pretrained):
     """A causal transformer as a predictor: ``predictor(sequence)`` returns each next element, ``(*batch, t, d)``.
 
-    Raw tokens are W_in s_t and predictions are W_out e_t, with learned W_in and W_out. Tokens of ``channels`` are
-    concatenated from s_t and the previous element (zero at the start), without learned weights. The prediction is then
-    minus the first channel, which is initially -W_0 s_t. von Oswald (2024) uses (blank, now, before) and
-    (blank, now, now, before).
+    Raw tokens are W_in s_t and predictions are W_out e_t, with learned W_in and W_out. With ``channels``, a token
+    concatenates -W_0 s_t (blank), s_t (now) and s_{t-1} (before, zero at the start) in the given order, without learned
+    weights. The prediction is then minus the first channel after the last layer. von Oswald (2024) uses
+    (blank, now, before) and (blank, now, now, before).
 
     `init_state` and `step` decode element by element with the same results.
 
@@ -131,7 +131,7 @@ class SequencePredictor(HookedModule, CausalNet, Pretrained):
 
     @property
     def on_channels(self) -> bool:
-        """True if predictions depend only on the products of the layers, on tokens of channels."""
+        """True if tokens consist of channels, and predictions depend only on the products of the layers."""
         config = self.config.transformer
         linear = config.mlp is None and not any(config.layer_norms) and set(config.attentions) == {"linear"}
         fields = [field for field in dataclasses.fields(AttentionConfig) if field.name not in _FREE]

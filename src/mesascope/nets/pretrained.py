@@ -30,7 +30,7 @@ class Pretrained(nn.Module):
     config: Any
 
     built_from: ClassVar[type | None] = None
-    """Class of the config, if it is not registered and so its record does not name the network."""
+    """Class of the config if it is not registered: the record of such a config contains no name."""
 
     def __init__(self, config: Any = None, kind: type = object) -> None:
         super().__init__()
@@ -104,7 +104,7 @@ def path_of(argument: str, value: str | Path) -> Path:
 
 @contextmanager
 def written(argument: str, value: str | Path) -> Iterator[Path]:
-    """Within this context, errors of writing to the path are raised as one `ArgumentError`."""
+    """Within this context, errors of writing to the path become an `ArgumentError`."""
     path = path_of(argument, value)
     try:
         yield path
@@ -116,7 +116,7 @@ def written(argument: str, value: str | Path) -> Iterator[Path]:
 
 
 def _fill(net: nn.Module, weights: dict[str, Any]) -> None:
-    """Load weights of any dtype into a network, and buffers that it may be built without.
+    """Load weights of any dtype into a network, including buffers that are still None in it.
 
     Weights are copied: tensors of a file are unaligned views of its bytes, for which matrix products are slower and
     round differently.

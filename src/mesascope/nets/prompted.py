@@ -1,4 +1,4 @@
-"""Prompt tuning: a frozen predictor of pairs with learned elements between them."""
+"""Prompt tuning: a frozen predictor with learned elements before and between pairs."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class PromptedConfig:
 
     Args:
         network: the predictor.
-        prefix: number of elements before a sequence.
-        eos: add one element between consecutive pairs.
+        prefix: number of learned elements before a sequence.
+        eos: insert the same learned element between all pairs.
     """
 
     network: SequencePredictorConfig
@@ -37,14 +37,13 @@ class PromptedConfig:
 
 
 class Prompted(Pretrained):
-    """A predictor of x_1, y_1, x_2, ... whose network has the input prefix, x_1, y_1, EOS, x_2, y_2, EOS, x_3, ...
+    """Predictor of x_1, y_1, x_2, ... from a frozen network with input prefix, x_1, y_1, EOS, x_2, y_2, EOS, x_3, ...
 
-    Only the prompt, initially N(0, I), is learned; the network is frozen. Predictions at the prompt's elements are left
-    out.
+    Only the prompt (prefix and EOS, initially N(0, I)) is learned. Its elements get no predictions.
 
     Args:
         generator: generator of the prompt, and of the weights of a new network.
-        network: the network to prompt, which is copied; a new one if None.
+        network: network to prompt, which is copied; a new one if None.
 
     Source: von Oswald (2024), section 3.5.2.
 

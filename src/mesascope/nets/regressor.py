@@ -1,4 +1,4 @@
-"""A transformer as a learner, from context and queries to tokens and from tokens to predictions."""
+"""A transformer as a learner: context and queries become tokens, and predictions are read from query tokens."""
 
 from __future__ import annotations
 
@@ -58,7 +58,8 @@ class InContextRegressor(HookedModule, Pretrained):
     entries, as in section 2 of von Oswald et al. (ICML 2023).
 
     Args:
-        w0: read-out W_0 ``(d_out, d_in)``: the initial weights of the learner that a construction implements.
+        w0: read-out W_0 ``(d_out, width - d_out)``, the initial weights of the algorithm that a construction
+            implements; zero if None.
 
     >>> learner = InContextRegressorConfig(TransformerConfig(width=4)).build()
     >>> learner(Context(torch.ones(2, 5, 3), torch.ones(2, 5, 1)), torch.ones(2, 1, 3)).shape
@@ -87,7 +88,7 @@ class InContextRegressor(HookedModule, Pretrained):
 
     @property
     def linear(self) -> bool:
-        """True if layers depend on their products alone, except for ``token_clip``."""
+        """True for linear attention without MLPs and LayerNorm."""
         return self.config.transformer.linear
 
     @property
@@ -108,7 +109,7 @@ class InContextRegressor(HookedModule, Pretrained):
         return self.tokens_from(Tokens(*self._tokens(context, xq)))
 
     def tokens_from(self, start: Tokens) -> list[Tokens]:
-        """List of ``start``, as the tokens before the first layer, and the tokens after each layer."""
+        """Tokens before the first layer, which are ``start``, and after each layer."""
         return self.transformer.tokens(*start)
 
     def products(self) -> list[Products]:

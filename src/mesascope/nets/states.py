@@ -19,7 +19,7 @@ from mesascope.shapes import Float, Tensor
 
 
 class AttentionState(NamedTuple):
-    """State of a layer: number of previous tokens, last inputs of its convolution, and its memory."""
+    """State of a layer: number of previous tokens, last inputs of its convolution (or last key), and its memory."""
 
     position: Tensor
     recent: Float[Tensor, "*batch taps channels"]
@@ -27,7 +27,7 @@ class AttentionState(NamedTuple):
 
     @property
     def batch(self) -> tuple[int, ...]:
-        """The leading axes."""
+        """Batch shape."""
         return tuple(self.recent.shape[:-2])
 
 
@@ -39,7 +39,7 @@ class PredictorState(NamedTuple):
 
     @property
     def batch(self) -> tuple[int, ...]:
-        """The leading axes."""
+        """Batch shape."""
         return tuple(self.last.shape[:-1])
 
 
@@ -53,7 +53,7 @@ _KINDS = {
 
 
 def select_state(state: Any, indices: Tensor) -> Any:
-    """Return the state of the chosen sequences of a batch, in any order and with repeats, as beam search needs.
+    """Return the state of chosen sequences of a batch, in any order and with repeats, for example for beam search.
 
     Args:
         state: state of a layer, a transformer or a predictor.
@@ -107,7 +107,7 @@ def load_state(path: str | Path, device: torch.device | str = "cpu") -> Any:
 
 
 def _described(state: Any, name: str, tensors: dict[str, Tensor]) -> Any:
-    """Structure of a state as JSON; its tensors are added to ``tensors``."""
+    """Return a state's structure as JSON types, and add its tensors to ``tensors``."""
     if isinstance(state, Tensor):
         tensors[name] = state.detach().clone(memory_format=torch.contiguous_format)
         return name

@@ -18,7 +18,7 @@ from mesascope.validate import Count
 
 @runtime_checkable
 class Layout(Protocol):
-    """Function from context and queries to tokens of both, ``(*batch, rows, width)`` and ``(*batch, m, width)``."""
+    """Function from a context and queries to their tokens, ``(*batch, rows, width)`` and ``(*batch, m, width)``."""
 
     def width(self, d_in: int, d_out: int) -> int: ...
     def __call__(self, context: Context, xq: Tensor) -> tuple[Tensor, Tensor]: ...
@@ -40,10 +40,10 @@ class Concatenated:
 @register("layout", "with-query")
 @dataclass(frozen=True)
 class WithQuery(Concatenated):
-    """Tokens of `Concatenated`, with the query token added to the context: it also provides a key and a value.
+    """Tokens of `Concatenated`; the context also contains the query token, which thus provides a key and a value.
 
-    Each task must have one query, as queries would attend to each other. Source: von Oswald et al. (ICML 2023), section
-    2, *Full self-attention*.
+    Each task must have one query, because several would attend to each other. Source: von Oswald et al. (ICML 2023),
+    section 2, *Full self-attention*.
     """
 
     def __call__(self, context: Context, xq: Tensor) -> tuple[Tensor, Tensor]:
@@ -64,7 +64,7 @@ class Alternating:
 
     Args:
         positions: ``"sinusoidal"``, alternating sin and cos of p / 10000^(2i/size), or ``"one-hot"``.
-        size: width of a position.
+        size: width of a position encoding.
         start: begin with a token of zero data, which softmax attention can attend to without reading anything.
     """
 

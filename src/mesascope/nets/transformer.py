@@ -80,7 +80,7 @@ class TransformerConfig(LayersConfig):
 
     @property
     def linear(self) -> bool:
-        """True if layers depend on their products alone, except for ``token_clip``."""
+        """True for linear attention without MLPs and LayerNorm."""
         return self.mlp is None and not any(self.layer_norms) and set(self.attentions) == {"linear"}
 
 
@@ -92,7 +92,7 @@ class Attention(nn.Module):
         key, scale = key_size_of(config), config.init_scale / config.n_layers
         self.w_k, self.w_q, self.w_v, self.p = head_weights(config.n_heads, config.width, key, key, scale, generator)
         self.attend = _attentions()[kind]
-        # Corrects the softmax of products, which divides by the root of the token width rather than the key width.
+        # With products, softmax divides scores by sqrt(width); this factor changes the divisor to sqrt(key).
         self.sharpness = math.sqrt(config.width / key) if kind == "softmax" else 1.0
         self.query, self.key, self.value, self.pattern, self.read = (HookPoint() for _ in range(5))
 
@@ -198,8 +198,8 @@ class Transformer(HookedModule, Pretrained):
     def with_products(self, products: Sequence[Products]) -> Transformer:
         """A transformer of this architecture whose layers have exactly these W_KQ and W_PV, with key_size = width.
 
-        W_K = P = I, W_Q = W_KQ and W_V = W_PV; MLPs and norms are copied. Looped layers take one pair of products; with
-        a different pair for each loop, the result has separate layers. Softmax then divides scores by sqrt(width).
+        W_K = P = I, W_Q = W_KQ and W_V = W_PV; MLPs and norms are copied. A looped network takes one pair of products;
+        with a different pair for each loop, the result is not looped. Softmax then divides scores by sqrt(width).
         """
         require_instance("products", products, Sequence)
         if len(products) not in (self.config.n_layers, len(self.layers)):
@@ -251,6 +251,6 @@ class Transformer(HookedModule, Pretrained):
 
 
 def _attentions() -> dict[str, Callable]:
-    """Functions for attention to a context, by the names of registered attention layers that have one."""
+    """Functions for attention to a context, by the name of the registered attention layer."""
     kinds = {name: facts("attention", name) for name in registered("attention")}
     return {name: known["over_context"] for name, known in kinds.items() if "over_context" in known}

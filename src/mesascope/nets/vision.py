@@ -39,7 +39,7 @@ class ConvNet4(Pretrained):
 
     Args:
         filters: channels of each block.
-        in_channels, size: channels and side of the images; each block halves the side, rounded down, while possible.
+        in_channels, size: channels and side of the images; each block halves the side, rounded down, to at least 1.
         classes: width of the output.
 
     Source: Vinyals et al. (2016); the ConvNet of von Oswald (2024), section 4.3.
@@ -77,7 +77,7 @@ class ResNet12(Pretrained):
 
     Args:
         filters: channels of the first block; each further block has twice as many.
-        in_channels, size: channels and side of the images; each block halves the side, rounded down, while possible.
+        in_channels, size: channels and side of the images; each block halves the side, rounded down, to at least 1.
         classes: width of the output.
 
     Source: Lee et al. (2019); von Oswald (2024), section 4.3.1.
