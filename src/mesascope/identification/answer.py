@@ -81,7 +81,7 @@ class Answer(Tabular):
         return page(self, path)
 
     def plot(self, figure: str | None = None) -> Any:
-        """Draw a figure of the report: the first, or that of this name. A notebook shows the figure of matplotlib."""
+        """Draw the first figure of the report, or the one named ``figure``; notebooks show the matplotlib figure."""
         from mesascope.identification.reporting import figures
         from mesascope.reports import plotted
 
@@ -108,9 +108,9 @@ class Identification(Answer):
         rows: candidates with their best-fitting parameters: first named, then undecided, then ruled out; the nearest
             first in each group.
         shares: nearest member of each family of algorithms, the nearest family first.
-        mixture: nearest mixture of these members; None if none of these answers all tasks.
-        noise: by condition, variance of the learner's answers between calls and from rounding, relative to the variance
-            of its predictions; it is subtracted from all differences.
+        mixture: nearest mixture of these members; None if no member answers all tasks.
+        noise: variance of the learner's answers between calls and from rounding, over the variance of its predictions,
+            by condition. It is subtracted from all differences.
         pairs: number of pairs in a context, by condition.
         level: error rate, both for ruling out the true algorithm and for naming a false one.
         tolerance: maximum difference of an approximation.
@@ -187,7 +187,7 @@ class Identification(Answer):
         """Sentence about conditions under which the learner differs from the nearest candidate; may be empty."""
         row = self._row(self.names[0]) if self.names else self.rows[0]
         bound = EXACT if self.standing.kind == RUNS else self.tolerance
-        own = self.standing.kind == OWN_TASKS  # then the candidate equals the learner on these, with other parameters
+        own = self.standing.kind == OWN_TASKS  # the candidate with `own_parameters` equals the learner on these tasks
         differences = {name: one for name, one in row.differences.items() if not (own and name == OWN)}
         beyond = sorted((one.mean.value, name) for name, one in differences.items() if one.low > bound)
         ends = [*beyond[:1], *beyond[1:][-1:]]
@@ -200,7 +200,7 @@ class Identification(Answer):
 
     @property
     def description(self) -> str:
-        """Behaviour of a learner that equals no candidate; empty if it equals one, or if behaviour was not measured."""
+        """Sentences about behaviour; empty if the learner equals a candidate, or if behaviour was not measured."""
         own = self.behaviour.get(self.learner)
         return described(own, self.tolerance) if own and not self.names else ""
 

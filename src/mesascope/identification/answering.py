@@ -34,7 +34,7 @@ def answers(learner: Learner, tasks: Mapping[str, Episode], partly: bool = False
         together = joined([tasks[name] for name in names])
         try:
             with torch.no_grad(), warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # that an estimator did not converge
+                warnings.simplefilter("ignore")  # scikit-learn warns if a fit has not converged
                 predicted = predict_in_eval(learner, together.context, together.xq)
             whole = check_answer(learner, predicted, together.yq.shape).double()
         except UnusableModelError:
@@ -47,7 +47,7 @@ def answers(learner: Learner, tasks: Mapping[str, Episode], partly: bool = False
 
 
 def answer(learner: Learner, tasks: Episode) -> Float[Tensor, "tasks m dy"] | None:
-    """Predictions of a learner on tasks of one condition; None if it raises an error or one exceeds `LARGEST`."""
+    """Predictions of a learner on one condition; None if the learner raises or a prediction exceeds `LARGEST`."""
     return answers(learner, {"": tasks}).get("")
 
 
@@ -74,8 +74,8 @@ def joined(episodes: Sequence[Episode]) -> Episode:
 def size(tasks: Episode, predicted: Float[Tensor, "tasks m dy"]) -> Float[Tensor, " tasks"]:
     """Divisors of squared differences, by task.
 
-    Each divisor is the variance of predictions, of the task or of all tasks, whichever is larger. Divisors are scaled
-    so that the constant mean prediction has an average difference of 1.
+    Each divisor is the variance of predictions of the task, or its mean over tasks if that is larger. Divisors are
+    scaled so that the constant mean prediction has an average difference of 1.
     """
     own = variances(tasks, predicted)
     larger = torch.maximum(own, own.mean())

@@ -21,21 +21,21 @@ from mesascope.streams import seeded
 from mesascope.tasks import Context, Episode, Learner
 from mesascope.text import percent_text
 
-# Minimum share of copied labels, and minimum R^2 of a spectral filter, for a description to state these.
+# Descriptions mention copied labels and the spectral filter if their share or R^2 exceeds this value.
 _MOST = 0.9
 # Minimum ratio of a pair's weight to the average weight, for a description to name the pair.
 _HEAVY = 2.0
 _RANKS = {0: "nearest", 1: "second nearest", 2: "third nearest"}
 # Number of standard errors by which a measurement must exceed a bound.
 _ERRORS = 3.0
-# Changed tasks, and the map that an invariant (or equivariant) learner's predictions undergo.
+# Changed tasks, and a function that maps an invariant (or equivariant) learner's old predictions to its new ones.
 Changed = tuple[Episode, Callable[[Tensor], Tensor]]
 Change = Callable[[Episode, torch.Generator], Changed]
 
 
 @dataclass(frozen=True)
 class Bin:
-    """A bin of the spectrum: mean eigenvalue of X^T X / n, and the learner's gain along these eigenvectors."""
+    """A bin of the spectrum: mean eigenvalue of X^T X / n, and the learner's gain along the bin's eigenvectors."""
 
     eigenvalue: float
     filter: Measurement
@@ -48,7 +48,7 @@ class Behaviour:
     Args:
         invariances: for each change of the task, squared difference from the predictions of an invariant learner.
         superposition: squared deviation of predictions from linearity in the labels.
-        positions: share of each position in the context in the absolute smoother weights.
+        positions: share of the absolute smoother weights at each position of the context.
         ranks: the same shares with pairs sorted by distance from the query, the nearest first.
         copies: share of predictions that equal a label of the context.
         spectrum: spectral filter, by eigenvalue.
@@ -90,7 +90,7 @@ def asked_for_behaviour(task: Episode) -> int:
 
 
 def smoother_weights(learner: Learner, tasks: Episode) -> Float[Tensor, "tasks m n"] | None:
-    """Weights s_i = d yhat / d y_i of the first target, from n + 1 predictions; exact if linear in labels.
+    """Weights s_i = d yhat / d y_i of the first target, from n + 1 predictions; exact for learners linear in labels.
 
     None if the learner does not answer. Labels are changed by their root mean square, so that rounding is negligible.
     """
@@ -108,7 +108,7 @@ def smoother_weights(learner: Learner, tasks: Episode) -> Float[Tensor, "tasks m
 
 
 def _weight_shares(weights: Float[Tensor, "tasks m n"]) -> tuple[Measurement, ...]:
-    """Share of each column in the sum of absolute weights, averaged over queries; 0 for queries without weights."""
+    """Share of each column in the sum of absolute weights, averaged over queries; 0 if all weights are 0."""
     shares = (weights.abs() / weights.abs().sum(-1, keepdim=True)).nan_to_num(0.0).mean(1)
     return tuple(Measurement.of(column) for column in shares.unbind(1))
 
@@ -235,7 +235,7 @@ def _twice(tasks: Episode, generator: torch.Generator) -> Changed:
 def controls(
     learner: Learner, tasks: Episode, shuffled: Episode | None, other: Learner | None
 ) -> dict[str, Measurement]:
-    """Errors relative to predicting zero: of the learner as it is, with shuffled labels, without pairs, untrained.
+    """Errors of the learner relative to predicting zero: as it is, with shuffled labels, without pairs, and untrained.
 
     A learner that uses its context has an error below 1, and larger errors with shuffled labels and without pairs.
 
@@ -313,7 +313,7 @@ def _label_phrase(own: Behaviour, tolerance: float) -> str:
 
 
 def _weight_phrase(own: Behaviour) -> str:
-    """Phrase about the pair with the most weight, by position or distance, if this is far above the average."""
+    """Phrase about the pair with the most weight, by distance and by position, if this is far above the average."""
     found = []
     for shares, names in ((own.ranks, _RANKS), (own.positions, {0: "first", len(own.positions) - 1: "last"})):
         index = max(range(len(shares)), key=lambda one: shares[one].value, default=-1)

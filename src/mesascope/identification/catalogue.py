@@ -1,4 +1,4 @@
-"""Catalogue of candidate algorithms: learners, scikit-learn regressors, and clipped or label-copying ones."""
+"""Catalogue of candidate algorithms: learners, scikit-learn regressors, and wrappers that clip or copy labels."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _SIZES = range(2, 6)
 FORMS = {"clipped": learners.Clipped, "label-copying": learners.LabelCopying}
 # Number of candidates to wrap, in addition to the nearest of each family.
 _NEAREST = 8
-# Minimum share of answers at the ends of the labels' range, under any condition, for a learner that clips.
+# Minimum share of a clipping learner's answers at the ends of the labels' range, under one condition at least.
 _ENDS = 0.01
 # Rounding error in single precision, relative to the largest label.
 _ROUNDING = 1e-6
@@ -41,8 +41,8 @@ Build = Callable[..., Learner]
 class Catalogue(list[Candidate]):
     """List of candidates, printed as a table by family of algorithms.
 
-    Costly candidates are compared only if the learner runs no cheap candidate, in the order of the list, until one
-    equals the learner.
+    If the learner runs no cheap candidate, costly candidates are compared in the order of the list, until one equals
+    the learner.
     """
 
     def __repr__(self) -> str:
@@ -57,12 +57,12 @@ class Catalogue(list[Candidate]):
 def candidates(family: Any = None, *, sklearn: bool = True) -> Catalogue:
     """Complete catalogue: the learners of `mesascope.learners`, and scikit-learn estimators.
 
-    `identify` also compares the nearest candidates with clipping (to the range of the context's labels) or label
-    copying (the label nearest to the prediction), if the learner's answers suggest either.
+    `identify` also tries the nearest candidates with predictions clipped to the range of the context's labels, or
+    replaced by the nearest label, if the learner's answers suggest either.
 
     Args:
-        family: family of tasks. Some candidates need its attributes: the Bayesian pool learner ``pool``, summed
-            descents ``n_context``, and the preconditioner ``d_in``.
+        family: family of tasks. Some candidates depend on its attributes: ``pool`` (Bayesian pool learner),
+            ``n_context`` (summed descents), ``d_in`` (preconditioner) and ``d_out`` (Muon).
         sklearn: add scikit-learn's estimators, if it is installed.
 
     >>> [one.name for one in candidates(sklearn=False)][:4]
@@ -80,7 +80,7 @@ def _free(learner: str) -> dict[str, Range]:
 
 
 def _around(outer: Callable[[Any], Learner], inner: Build) -> Build:
-    """Builder of a learner within another one, from the parameters of the inner one."""
+    """Builder that wraps the learner of ``inner`` in ``outer``; it takes the parameters of ``inner``."""
     return lambda **own: outer(inner(**own))
 
 
@@ -99,7 +99,7 @@ def _by_family(family: Any) -> dict[str, list[Candidate]]:
         "neighbours": [*_neighbours(), *_of_kernels("kernel-smoother", learners.KernelSmoother, learners.KERNELS)],
         "kernel regression": _of_kernels("kernel-ridge", learners.KernelRidge, learners.RIDGE_KERNELS),
         "descent": _descents(family),
-        "online descent": [  # in one pass: predictions depend on the order of pairs
+        "online descent": [  # one pass, so predictions depend on the order of pairs
             Candidate("delta-rule", learners.DeltaRule, {"eta": gated["eta"]}),
             Candidate("gated delta-rule", learners.DeltaRule, gated),
             Candidate("titans", learners.Titans, _free("titans")),
@@ -270,7 +270,7 @@ class _Cached:
 def _answered(
     kind: Any, settings: tuple[tuple[str, Any], ...], *matrices: tuple[torch.Size, bytes]
 ) -> Float[Tensor, "m dy"]:
-    """Predictions for one task; ``matrices`` are x, y and queries in a form that can be a key."""
+    """Predictions for one task; ``matrices`` are x, y and queries as hashable pairs (shape, bytes)."""
     import sklearn
 
     x, y, xq = (torch.from_numpy(np.frombuffer(numbers).reshape(shape).copy()) for shape, numbers in matrices)
@@ -279,10 +279,10 @@ def _answered(
 
 
 def wrapped(found: Sequence[Compared], seen: Seen) -> list[Candidate]:
-    """The nearest candidates with clipping or label copying, if the learner's answers suggest it.
+    """Wrap the nearest candidates in clipping or label copying, if the learner's answers suggest it.
 
-    A learner copies labels if all its answers are labels of their context. It clips if all answers lie in the range of
-    the labels and some at its ends.
+    A learner copies labels if all its answers are labels of their context. It clips if all its answers lie in the range
+    of the labels, and at least 1 % at the ends under some condition.
     """
     nearest = sorted(found, key=lambda one: one.row.own_difference.mean.value)
     plain = [one.candidate for one in nearest if isinstance(one.own.learner, nn.Module) and not one.candidate.own_sizes]

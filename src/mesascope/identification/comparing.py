@@ -24,13 +24,13 @@ from mesascope.tasks import Episode
 
 # Number of tasks for the first comparison.
 _SCREEN = 16
-# The same number for costly candidates.
+# The same for costly candidates.
 _FEW = 8
-# Each interim look has the error rate divided by this number.
+# Divisor of the error rate for each interim look.
 _LOOKS = 8
 # Maximum rounding error, relative to the resolution.
 _HALF = 0.5 + 1e-6
-# Number of standard errors within which candidates are equally near, and are sorted by number of parameters.
+# Candidates within this many standard errors are equally near; the one with fewer parameters comes first.
 _ERRORS = 3.0
 
 
@@ -68,9 +68,9 @@ class Compared:
     """A candidate's row, with its fits and measurements.
 
     Args:
-        fitted: fit to all conditions, or ``own`` if the family's own tasks ruled the candidate out.
-        own: fit to the family's own tasks, and ``alone`` its difference on these.
-        measured: differences by condition, on held-out tasks; empty if the family's own tasks ruled the candidate out.
+        fitted: fit to all conditions; equals ``own`` if the comparison ended on the family's own tasks.
+        own: fit to the family's own tasks; ``alone`` is its difference on these tasks.
+        measured: differences by condition, on held-out tasks; empty if the comparison ended earlier.
     """
 
     candidate: Candidate
@@ -95,10 +95,10 @@ def compare(candidate: Candidate, seen: Seen, levels: Levels) -> Compared:
 
 
 def comparing(candidate: Candidate, seen: Seen, levels: Levels) -> Iterator[Compared]:
-    """Fit a candidate to few and then all of the family's own tasks, then to few and all tasks of each condition.
+    """Fit a candidate to a few and then all of the family's own tasks, then to few and all tasks of all conditions.
 
-    Yields the comparison on a few of the family's own tasks and then, if it continues, the last comparison. The
-    comparison ends as soon as the candidate is ruled out. Differences on fitted tasks are too small, so a candidate
+    Yields the comparison on the first few tasks; unless this rules the candidate out, also the last comparison. The
+    comparison ends as soon as the candidate is ruled out. Differences on fitted tasks are biased low, so a candidate
     above the bound on fitted tasks is ruled out. Half of ``levels.out`` is for the first three fits and
     `ruled_out_by_draws`, the other half for all conditions together.
     """
@@ -164,7 +164,7 @@ def _most(candidate: Candidate, tasks: int) -> int:
 
 
 def _on_fitted(candidate: Candidate, fitted: Fit, tasks: Episode, seen: Seen, levels: Levels) -> Measured:
-    """Difference on the first fitted tasks of the family itself."""
+    """Difference on the fitted tasks among the family's own."""
     answered = seen.fit[OWN][: len(tasks.xq)]
     own = size(tasks, answered)
     noise = torch.full_like(own, float(seen.noise[OWN].mean()))
@@ -193,10 +193,10 @@ class _Answered(NamedTuple):
 def _less_noise(candidate: Candidate, fitted: Fit, tasks: Episode, answered: _Answered, levels: Levels) -> Measured:
     """Difference minus the noise of the learner and, for a random candidate, of the candidate.
 
-    Answers that equal the candidate's predictions after rounding have difference 0. The noise of a random candidate is
-    subtracted twice if the learner's answers are the same in every call: a learner that runs this algorithm would have
-    a single fixed draw. The result is negative if the learner is nearer to the candidate's mean than another draw; its
-    absolute value is then the difference.
+    If the learner rounds its answers, and all of them equal the rounded predictions, the upper bound is 0. The noise of
+    a random candidate is subtracted twice if the learner's answers hardly vary between calls: the learner may be one
+    fixed draw of this algorithm. A negative mean shows that the learner is nearer to the candidate's mean than another
+    draw. Its absolute value is then the difference.
     """
     seen, size, noise, resolution = answered
     predicted = answer(fitted.learner, tasks)
@@ -211,7 +211,7 @@ def _less_noise(candidate: Candidate, fitted: Fit, tasks: Episode, answered: _An
     if candidate.draws is None or found.high < levels.tolerance:
         return Measured(found, left, left)
     other = answer(candidate.draws(seed=1, **fitted.parameters), tasks)
-    assert other is not None  # another draw, with another seed, has answered
+    assert other is not None  # the draw with the candidate's own seed has answered
     own = squared_differences(other, predicted, size) / 2
     noise = noise + own * (2 if noise.mean() < own.mean() / 2 else 1)
     found = difference(raw, noise, levels.out, levels.naming)
@@ -222,10 +222,10 @@ def _less_noise(candidate: Candidate, fitted: Fit, tasks: Episode, answered: _An
 
 
 def ruled_out_by_draws(found: Sequence[Compared], seen: Seen, levels: Levels) -> list[Compared]:
-    """Rule out random candidates whose draws are farther than the learner from the nearest deterministic candidate.
+    """Rule out undecided random candidates by the distance of their draws from the nearest deterministic candidate.
 
-    A learner that runs a random candidate is one of its draws, and so is on average as far from any other algorithm as
-    another draw.
+    A learner that runs a random candidate is one of its draws. On average, all draws are equally far from any other
+    algorithm. So the candidate is ruled out if its draws are farther than the learner.
     """
     fixed = [one for one in found if one.candidate.draws is None]
     if not fixed:
@@ -257,8 +257,8 @@ def _ruled_out_by_draws(one: Compared, nearest: Compared, seen: Seen, levels: Le
 def in_order(found: Sequence[Compared], tolerance: float) -> list[Compared]:
     """Sort candidates: first named, then undecided, then ruled out; the nearest first in each group.
 
-    Named candidates that are equally near, within error, are sorted by number of parameters. If the verdict is about
-    the family's own tasks, the order is by distance on these.
+    If the verdict is about the family's own tasks, named candidates are sorted by distance on these. Those as near as
+    the nearest, within error, come first, sorted by number of parameters.
     """
     left = standing([one.row for one in found], tolerance)
     places = dict.fromkeys(left.ruled_out, 2) | dict.fromkeys(left.undecided, 1)
@@ -282,7 +282,7 @@ def _as_near(one: Compared, nearest: Compared, own: bool) -> bool:
 def paired(one: Mapping[str, Measured], other: Mapping[str, Measured]) -> Measurement | None:
     """Paired difference of two candidates, averaged over conditions; None if ``one`` lacks a condition of ``other``.
 
-    Conditions distort the same tasks, so the standard error is the average over conditions, as for correlated errors.
+    Conditions distort the same tasks, so errors are correlated: the standard error is the average over conditions.
     """
     if not other or other.keys() - one.keys():
         return None
@@ -294,8 +294,8 @@ def paired(one: Mapping[str, Measured], other: Mapping[str, Measured]) -> Measur
 def shares(found: Sequence[Compared]) -> tuple[Share, ...]:
     """Nearest member of each family of algorithms, on the task family's own tasks, the nearest first.
 
-    Among candidates that are equally near up to rounding, the one with the fewest parameters is chosen. Differences
-    from the nearest family are paired.
+    Among members as near as the nearest candidate, up to rounding, the one with the fewest parameters is chosen.
+    Differences from the nearest family are paired.
     """
     left = {one.row.candidate: float(one.alone.left.mean()) for one in found}
     nearest = min(left.values())
@@ -318,6 +318,6 @@ def shares(found: Sequence[Compared]) -> tuple[Share, ...]:
 
 
 def _paired(one: Float[Tensor, " tasks"], other: Float[Tensor, " fewer"]) -> Measurement:
-    """Difference on the tasks that both have."""
+    """Paired difference on the tasks that both have."""
     most = min(len(one), len(other))
     return Measurement.of(one[:most] - other[:most])

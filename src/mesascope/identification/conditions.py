@@ -31,9 +31,8 @@ _NARROW = 0.05
 def battery(family: Any, tasks: int, seed: int, part: str) -> dict[str, Episode]:
     """Draw tasks for each condition that the family allows, in float64; the first condition is the family's own tasks.
 
-    All conditions except ``OWN`` change one second draw of tasks. Where inputs change, labels keep their values: an
-    algorithm can be applied to any context, whether or not labels match the inputs. A larger battery begins with the
-    tasks of a smaller one, so that cached answers can be reused.
+    All other conditions change the same second draw of tasks. Changed inputs keep their labels: an algorithm applies to
+    any context. A larger battery begins with the tasks of a smaller one, so that cached answers can be reused.
 
     Args:
         part: name of the random stream; tasks to fit and to test on have different streams.

@@ -32,7 +32,7 @@ from mesascope.text import percent_text
 
 # Number of tasks per condition and part, and number of fully compared members per family.
 _TASKS, _MEMBERS = 100, 2
-# Colours for the families in a chart, the ones that explain most.
+# Colours in charts, for the families that explain most.
 _COLOURS = ("trained", "gd", "centred", "gd++", "other", "limit")
 
 
@@ -59,7 +59,7 @@ class Course(Answer):
     """Results of `identify` along training steps or layers.
 
     Args:
-        learner: its name.
+        learner: name of the learner.
         over: unit of ``steps``, step or layer.
         answers: one result per step.
     """
@@ -133,7 +133,7 @@ class Course(Answer):
         return {title: table for title, table in found.items() if table}
 
     def to_dict(self) -> dict[str, Any]:
-        """All that it holds as plain Python numbers, texts, lists and dicts, with the verdict in words."""
+        """All fields as plain Python numbers, texts, lists and dicts, with the verdict in words."""
         return super().to_dict() | {"answers": [one.to_dict() for one in self.answers]}
 
 
@@ -145,13 +145,13 @@ def along(
 ) -> Course:  # fmt: skip
     """Identify several learners, such as the checkpoints of a training, on the same tasks.
 
-    For each learner, the two members of each family that are nearest in a first comparison are compared fully: see
+    A first comparison selects the two nearest members of each family of algorithms. Only these are compared fully: see
     `identify`.
 
     Args:
         learners: learners by step, or by layer from `by_layer`.
-        candidates: candidates to compare; if None, the catalogue without scikit-learn and without candidates that have
-            more parameters than there are tasks.
+        candidates: candidates to compare. If None, the catalogue without scikit-learn and without preconditioners that
+            have more entries than there are tasks per condition.
         budget: maximum number of predictions per learner; if None, 100 tasks per condition and part.
         seed, tolerance, level, device: see `identify`.
         name: name of the learner in the result.

@@ -18,9 +18,10 @@ from mesascope.progress import duration
 from mesascope.tasks import Learner
 from mesascope.text import counted
 
-# Number of cheap candidates to time, tasks per timed fit, and typical ratio (1.5 to 4) of the time of a comparison to
-# that of the fit. All costly candidates are timed, on fewer tasks.
+# Number of cheap candidates to time, tasks per timed fit, and typical ratio (1.5 to 4) of a comparison's time to that
+# of the fit.
 _TIMED, _TASKS, _TIMES = 10, 16, 3
+# The same tasks and ratio for costly candidates, which are all timed.
 _FEW, _TIMES_COSTLY = 2, 10
 
 
@@ -29,11 +30,11 @@ class Estimate(Tabular):
     """Estimated cost of an identification; seconds are accurate within a factor of three.
 
     Args:
-        predictions: maximum number of predictions; a deterministic learner needs a third less.
+        predictions: maximum number of predictions; a deterministic learner in float64 needs about a third less.
         seconds: time of these predictions; None for a language model, which is not called.
         tokens: prompt tokens of a language model; None for other learners.
         candidates: seconds to compare the cheap candidates.
-        costly: seconds to compare the costly candidates, which is needed if the learner runs no cheap candidate.
+        costly: seconds to compare the costly candidates, needed only if the learner runs no cheap candidate.
     """
 
     learner: str
@@ -68,7 +69,7 @@ def estimated(
     if isinstance(learner, TextLearner):
         tokens = learner.estimate(family, predictions)[0]["tokens"]
     else:
-        own = few.to(precision(learner, few.part(0, 1)))  # warm-up call
+        own = few.to(precision(learner, few.part(0, 1)))  # also warms the learner up
         seconds = _seconds(lambda: predict_in_eval(learner, own.context, own.xq)) * predictions / own.yq[..., 0].numel()
     cheap, costly = ([one for one in chosen if one.costly == which] for which in (False, True))
     timed = cheap[:: max(len(cheap) // _TIMED, 1)]

@@ -24,33 +24,33 @@ from mesascope.tasks import Episode, Learner
 _POINTS = {0: 1, 1: 16, 2: 8}
 # Number of grid points that the search starts from, by number of parameters.
 _STARTS = {2: 3}
-# Initial sizes run from 1 + spread to 1 - spread times the common size; both signs, as steps of GD++ do not commute.
+# Initial sizes run from 1 + spread to 1 - spread times the common size. GD++ tries both signs, as order matters.
 _SPREADS = (0.5, -0.5)
 # Number of step orders to try for GD++, and the range of losses per condition (near, but not exact) for which to try
 # them.
 _ORDERS, _SAME, _WITHIN = 16, EXACT / 100, 0.01
-# Maximum number of Levenberg-Marquardt steps, and relative tolerance of the parameters.
+# Maximum number of evaluations in a least-squares search, and relative tolerance of the parameters.
 MOST_STEPS, _LAST = 100, 1e-12
-# The same for costly candidates, which have their own tolerances.
+# The same for costly candidates, such as estimators that stop at tolerances of their own.
 _COSTLY_STEPS, _COSTLY_LAST = 10, 1e-6
-# Number of rounds of a grid search, for predictions that jump.
+# Number of rounds of `_zoomed`, for predictions that are discontinuous in the parameters.
 _ZOOMS = 6
 # Minimum relative decrease of the loss per step; steps towards an exact fit decrease it far more.
 _GAIN = 1e-4
-# Maximum number of fits, with different integer parameters, that are kept for more tasks.
+# Maximum number of fits, with different integer parameters, that are kept for fits to more tasks.
 KEPT = 4
 # Maximum ratio of the loss of a kept fit to the lowest loss.
 _NEAR = 4.0
 # Step of finite differences, relative to max(1, |parameter|): the square root of the machine precision.
 _STEP = 1.5e-8
-# The same for other algorithms, such as estimators that stop at their own tolerances.
+# The same for algorithms without step sizes, such as estimators that stop at tolerances of their own.
 _FAR_STEP = 1e-2
 
 
 def fits(
     candidate: Candidate, tasks: Mapping[str, Episode], seen: Answers, near: Sequence[Fit] = (), anew: bool = True
 ) -> list[Fit]:
-    """Fit the candidate's parameters by least squares: a grid search, then Levenberg-Marquardt from the best points.
+    """Fit the candidate's parameters by least squares: a grid search, then a local search from the best points.
 
     All conditions have the same weight. Residuals are differences of predictions, divided by the root of `sizes`.
 
@@ -161,7 +161,7 @@ def _reordered(candidate: Candidate, best: Fit, residuals: Residuals) -> Fit:
 
 
 def _near(candidate: Candidate, start: Fit, real: Mapping[str, Range], residuals: Residuals) -> Fit:
-    """Local optimum with a fit to other tasks as the start."""
+    """Local optimum near a fit to other tasks."""
     same = residuals.fit(start.parameters, start.learner)
     if not real or same.loss < EXACT**2:
         return same
@@ -183,7 +183,7 @@ class _Single:
         return [float(f(self.parameters[name])) for f, name in zip(self.into, self.real, strict=True)]
 
     def functions(self, residuals: Residuals) -> tuple[Callable, Callable]:
-        """Residuals at a point, and their derivatives."""
+        """Functions for the residuals at a point and for their derivatives."""
         learner = self.candidate.build(**self.parameters)
         if not _has_sizes(learner, self.real):
             return _by_differences(_one_by_one(self, residuals), _FAR_STEP, self.bounds[1])
@@ -228,7 +228,7 @@ class _Each:
         return torch.linspace(*ends, shape[0], dtype=torch.float64) if len(shape) == 1 else torch.ones(shape)
 
     def functions(self, residuals: Residuals) -> tuple[Callable, Callable]:
-        """Functions for residuals and derivatives at a point; derivatives by step sizes need one call."""
+        """Functions for the residuals at a point and for their derivatives."""
         if any(len(shape) > 1 for shape in self.shapes.values()):
             return _by_differences(_one_by_one(self, residuals))
 
@@ -277,11 +277,11 @@ def _descended(space: Any, residuals: Residuals) -> Fit:
     from scipy import optimize
 
     function, derivatives = space.functions(residuals)
-    if isinstance(space, _Single) and isinstance(space.near.learner, LabelCopying):  # its predictions jump
+    if isinstance(space, _Single) and isinstance(space.near.learner, LabelCopying):  # predictions are discontinuous
         return _zoomed(space, function)
     costly = isinstance(space, _Single) and space.candidate.costly
     start = np.array(space.start())
-    free = isinstance(space, _Each) and len(start) <= len(function(start))  # MINPACK, which is faster, needs both
+    free = isinstance(space, _Each) and len(start) <= len(function(start))  # MINPACK is faster, but needs both
     found = optimize.least_squares(
         function, start, derivatives, bounds=space.bounds, x_scale="jac", method="lm" if free else "trf",
         xtol=_COSTLY_LAST if costly else _LAST, ftol=_GAIN, gtol=1e-15,

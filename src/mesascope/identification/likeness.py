@@ -1,4 +1,4 @@
-"""Comparison of the nearest candidates with a learner's derivatives, and with one another."""
+"""Comparison of the nearest candidates with a learner's derivatives and linear maps, and with one another."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Likeness:
     Args:
         sensitivity_cosine: mean cosine of the two derivatives dy/dx_q; None if either has no derivative.
         sensitivity_difference: mean distance of the two derivatives.
-        weight_distance: E |w_f - w_a|^2 / E |w_f|^2 of the least-squares linear maps.
+        weight_distance: E |w_f - w_a|^2 / E |w_f|^2 for the linear maps w_f of the learner and w_a of the candidate.
     """
 
     candidate: str

@@ -72,8 +72,8 @@ class _Member(NamedTuple):
 def mixture(nearest: Sequence[Compared], seen: Seen) -> Mixture | None:
     """Fit a mixture to the learner's predictions; None if no candidate answers all tasks.
 
-    Backward elimination: starting from all candidates, the least important candidate is removed while the loss rises by
-    less than 15 %. If the mixture explains no more than the nearest candidate, that candidate alone is returned.
+    Backward elimination removes the least important candidate while the loss rises by at most 15 %. If the mixture
+    explains no more than the nearest candidate, that candidate alone is returned.
 
     Args:
         nearest: candidates with their best fits, the nearest first.

@@ -40,17 +40,17 @@ from mesascope.tasks import Episode, Family, Learner
 from mesascope.tasks.calling import display_name
 
 _TASKS = 100
-# Predictions per condition: to fit, to test, and to measure the noise between calls.
+# Sets of predictions per condition: for the fit, for the test, and a repeat of the test for the noise.
 _PARTS = 3
 # Default budget for a scikit-learn estimator, which is fitted for each prediction.
 _OF_ESTIMATORS = 1_200
-# Number of tasks for measuring behaviour, and the reciprocal of its maximum share of the budget.
+# Number of tasks to measure behaviour on. Behaviour takes at most 1 / _SHARE of the budget.
 _WATCHED, _SHARE = 32, 4
-# Number of predictions that determine the learner's precision and whether torch can differentiate it.
+# Number of calls that test the learner's precision (2) and derivatives (1), on one task each.
 TRIED = 3
-# Seconds without output before the nearest families are printed.
+# Seconds after which the nearest families are printed.
 _SOON = 3.0
-# Number of candidates whose derivatives are compared.
+# Maximum number of candidates for `likeness` and `apart`.
 _NEAREST = 8
 
 
@@ -75,25 +75,25 @@ def identify(
     predictions are divided by the variance of predictions, and the learner's noise (variance between repeated calls) is
     subtracted.
 
-    A candidate is named only if the upper confidence bounds of its differences lie below a threshold under all
-    conditions. The threshold is rounding (the learner *runs* the candidate) or ``tolerance`` (the learner
-    *approximates* it, possibly on the family's own tasks alone). A candidate is ruled out if the lower confidence bound
-    of any difference lies above the threshold; otherwise it is *not measured well enough*. The result may be *none of
-    the candidates*.
+    A candidate is named if the upper confidence bounds of its differences lie below a threshold under all conditions.
+    The threshold is 1e-6, for rounding (the learner *runs* the candidate), or else ``tolerance`` (the learner
+    *approximates* it). If no candidate passes, ``tolerance`` is applied to the family's own tasks alone. A candidate is
+    ruled out if the lower bound of any difference lies above the threshold. Others are *not measured well enough*. If
+    all are ruled out, the result is *none of the candidates*.
 
     Args:
-        candidates: candidates to compare; the whole catalogue if None. For a `Catalogue`, the nearest candidates are
-            also compared with clipping or label copying, if the learner's answers suggest this. Costly candidates are
-            compared only if the learner runs no other candidate.
-        budget: maximum number of the learner's predictions; if None, 100 tasks per condition and part, or 1,200
-            predictions for a scikit-learn estimator.
-        seed: of the tasks.
+        candidates: candidates to compare; the whole catalogue if None. The nearest candidates of a `Catalogue` are also
+            tried with clipping or label copying, if the learner's answers suggest it. Costly candidates are compared
+            only if the learner runs no other candidate.
+        budget: maximum number of the learner's predictions. If None, 1,200 for a scikit-learn estimator; otherwise, 100
+            tasks per condition for the fit and 100 for the test.
+        seed: random seed of the tasks.
         tolerance: maximum squared difference of an approximation, relative to the variance of predictions.
         level: error rate, both for ruling out the true algorithm and for naming a false one.
         name: name of the learner in the result.
         device: device of the learner; if None, that of its weights. Candidates compute on the CPU.
-        estimate: return an `Estimate` of the cost instead of the result. It times the learner on eight tasks, but does
-            not call a language model.
+        estimate: return an `Estimate` of the cost instead of the result. The learner is timed on eight tasks; a
+            language model is not called.
 
     Raises:
         ArgumentError: an argument is out of range, the budget is too small for 8 tasks per condition, or the learner
@@ -132,12 +132,12 @@ def identified(
     learner: Learner, own: Learner, chosen: Sequence[Candidate], tasks: Mapping[str, Mapping[str, Episode]], name: str,
     seed: int, levels: Levels, most: int | None = None, in_forms: bool = False,
 ) -> Identification:  # fmt: skip
-    """Identify a learner on given tasks: ``fit``, ``test`` and optionally ``watch``, for its behaviour.
+    """Identify a learner on given tasks: ``fit``, ``test`` and optionally ``watch`` (to measure behaviour).
 
     Args:
-        own: the learner with tasks moved to its device, see `placed`.
+        own: ``learner`` wrapped by `placed`, which moves tasks to its device.
         most: number of members per family to compare fully, the nearest in the first comparison; all if None.
-        in_forms: also compare the nearest candidates with clipping or label copying.
+        in_forms: also try the nearest candidates with clipping or label copying.
     """
     seen = Seen(own, tasks, seed)
     found = in_order(_all(chosen, seen, levels, name, most, in_forms), levels.tolerance)
@@ -268,5 +268,5 @@ def affordable(size: Mapping[str, Episode], budget: int | None, spent: int) -> i
 
 
 def queries(size: Mapping[str, Episode]) -> int:
-    """Number of predictions for one task per condition."""
+    """Number of predictions for one task per condition and part."""
     return _PARTS * sum(episode.xq.shape[-2] for episode in size.values())

@@ -25,7 +25,7 @@ from mesascope.runs import Run
 from mesascope.runs.files import as_path
 from mesascope.text import counted
 
-# Number of candidates in figures, the nearest.
+# Number of nearest candidates in figures.
 _SHOWN = 12
 # Value at which a difference of zero is drawn on a log axis.
 _NOTHING = 1e-16
@@ -123,7 +123,7 @@ def claims(found: Identification | Course) -> Verdicts:
 
 
 def _conditions(r: Any) -> list[Grid]:
-    """Differences in per cent; a candidate that was ruled out on the family's own tasks has only these."""
+    """Differences in per cent; nan under conditions at which a candidate was not compared."""
     found = r["answer"]
     names, rows = list(found.noise), found.rows[:_SHOWN]
     values = [
@@ -153,7 +153,7 @@ def _by_length(r: Any) -> list[Line]:
 
 
 def _of_both(r: Any, drawn: Callable[[Behaviour], tuple[Sequence[float], Sequence[Measurement]]]) -> list[Line]:
-    """Lines of the learner's behaviour, with standard errors, and of the nearest candidate's."""
+    """Lines for the behaviour of the learner, with standard errors, and of the nearest candidate."""
     lines = []
     for (name, seen), role, marks in zip(r["answer"].behaviour.items(), ("trained", "gd"), ("o", "-"), strict=False):
         x, y = drawn(seen)

@@ -20,20 +20,20 @@ from mesascope.streams import generator_on, stream
 from mesascope.tasks import Context, Episode, Learner
 from mesascope.tasks.calling import check_answer, label, predict
 
-# Minimum number of tasks per condition for an interval.
+# Minimum number of tasks per condition for a confidence interval.
 LEAST = 8
 
 
 class Seen:
     """Predictions of a learner for fitting, for testing, and repeated for the noise.
 
-    Repeated predictions differ if the learner is random. If the predictions on `LEAST` tasks of each condition repeat
-    exactly, the other tasks are not repeated. In single precision, inputs of the second call are perturbed by rounding,
-    so that the noise includes the effect of rounding.
+    Repeated predictions differ if the learner is random. In double precision, `LEAST` tasks of each condition are
+    repeated, and the others only if these predictions differ. In single precision, all tasks are repeated with inputs
+    perturbed by rounding, so that the noise includes the effect of rounding.
 
     Args:
         tasks: tasks by part (``fit`` and ``test``) and condition, in float64.
-        seed: seed of the rounding.
+        seed: seed of these perturbations.
 
     Attributes:
         fit, test: predictions ``(tasks, m, dy)`` by condition.
@@ -160,7 +160,7 @@ def placed(learner: Learner, device: torch.device | str | None = None) -> Learne
         device = next((weight.device for weight in learner.parameters()), None)
     if device is None or isinstance(learner, TextLearner):
         return learner
-    if not str(device).startswith("mps"):  # there learners compute in single precision
+    if not str(device).startswith("mps"):  # `generator_on` refuses mps, which has no float64
         generator_on(device)
     return learner if torch.device(device).type == "cpu" else _Placed(learner, device)
 

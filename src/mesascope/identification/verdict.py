@@ -40,11 +40,11 @@ class Difference:
     high: float
 
     def below(self, bound: float) -> bool:
-        """True if the upper bound lies below ``bound``; above rounding this also needs `ENOUGH` tasks."""
+        """True if the upper bound lies below ``bound``; bounds above `EXACT` also need `ENOUGH` tasks."""
         return self.high < bound and (bound <= EXACT or self.mean.n >= ENOUGH)
 
     def tasks_to_decide(self, bound: float) -> float:
-        """Number of tasks at which an interval with this mean and spread would exclude ``bound``; inf if none would."""
+        """Number of tasks at which an interval with this mean and spread excludes ``bound``; inf if no number does."""
         gap = abs(self.mean.value - bound)
         reach = self.high - self.mean.value if self.mean.value < bound else self.mean.value - self.low
         return max(self.mean.n * (reach / gap) ** 2, ENOUGH) if gap > 0 and math.isfinite(reach) else math.inf
@@ -59,7 +59,7 @@ class Row:
         parameters: parameters fitted to all conditions; ``own_parameters`` are fitted to the family's own tasks alone.
         differences: by condition, E |f - a|^2 over the variance of predictions, minus the noise of both, on held-out
             tasks; ``own_difference`` is the difference with ``own_parameters``.
-        screened: True if the comparison ended before the fit to all tasks and the test under all conditions. The
+        screened: True if the comparison ended before the fit to all tasks or the test under all conditions. The
             candidate is then ruled out, or costly and not equal on the family's own tasks.
     """
 
@@ -87,7 +87,7 @@ class Row:
         return clearest if judged[clearest].low > bound else None
 
     def undecided_by(self, bound: float, own: bool = False) -> str:
-        """Condition whose interval contains ``bound`` and needs the most tasks to exclude it."""
+        """Condition that needs the most tasks until its interval excludes ``bound``."""
         judged = self._judged(own)
         return max(judged, key=lambda name: 0.0 if judged[name].below(bound) else judged[name].tasks_to_decide(bound))
 
@@ -162,11 +162,11 @@ def difference(
     """Mean of ``raw - noise`` over tasks, with confidence bounds.
 
     The lower bound exceeds the true mean with probability at most ``level``. It is the larger of two bounds, each with
-    half this rate. Student's t bound is good if noise is most of the difference. Without noise, even differences on a
-    few tasks prove that two learners differ: see `_betting_bound`. From that bound twice the noise is subtracted, as
-    the noise is itself an estimate.
+    half this rate. Student's t bound is tight if most of the difference is noise. `_betting_bound` is tight without
+    noise: differences on a few tasks then prove that two learners differ. Twice the noise is subtracted from it, as the
+    noise is itself an estimate.
 
-    The upper bound, from Student's t, is below the true mean with probability ``naming`` (``level`` if None); it is
+    The upper bound, from Student's t, is below the true mean with probability ``naming`` (``level`` if None). It is
     infinite if there is no standard error.
 
     Args:
@@ -194,8 +194,8 @@ def _quantile(tail: float, freedom: int) -> float:
 def _betting_bound(draws: np.ndarray, level: float, least: float = 0.0) -> float:
     """Lower confidence bound of the mean of non-negative draws, with error rate ``level`` for any distribution.
 
-    If the mean is b, a bet that multiplies the capital by 1 + s (draw / b - 1) at each draw is fair, and exceeds
-    1 / level with probability at most ``level``. The bound is the largest b at which the capital exceeds 1 / level.
+    If the mean is b, a bet that multiplies the capital by 1 + s (draw / b - 1) at each draw is fair. The capital, which
+    starts at 1, then exceeds 1 / level with probability at most ``level``. The bound is the largest b at which it does.
 
     Args:
         least: another bound, which is returned if it is larger.
