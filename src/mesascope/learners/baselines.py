@@ -13,7 +13,7 @@ from mesascope.tasks import Context, check_inputs
 
 @register("learner", "zero", free={})
 class Zero(nn.Module):
-    """Predicts 0 for every query."""
+    """Predict 0 for every query."""
 
     def forward(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "*batch m dy"]:
         check_inputs(context, xq)
@@ -22,7 +22,7 @@ class Zero(nn.Module):
 
 @register("learner", "constant", free={"value": Range(-10.0, 10.0, "linear")})
 class Constant(Algorithm):
-    """Predicts ``value`` for every query."""
+    """Predict ``value`` for every query."""
 
     def __init__(self, value: float) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class Constant(Algorithm):
 
 @register("learner", "last-label", free={})
 class LastLabel(nn.Module):
-    """Predicts the target of the context's last pair for every query (0 for an empty context)."""
+    """Predict the target of the context's last pair for every query (0 for an empty context)."""
 
     def forward(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "*batch m dy"]:
         check_inputs(context, xq)
@@ -43,7 +43,7 @@ class LastLabel(nn.Module):
 
 @register("learner", "mean", free={})
 class Mean(nn.Module):
-    """Predicts the mean of the context's targets for every query (0 for an empty context)."""
+    """Predict the mean of the context's targets for every query (0 for an empty context)."""
 
     def forward(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "*batch m dy"]:
         check_inputs(context, xq)

@@ -28,7 +28,7 @@ class GradientDescentPlusPlus(Algorithm):
         y_j <- y_j - (eta/n) G x_j - gamma W_0 X^T X x_j,     x_j <- x_j - gamma X^T X x_j
 
     for pairs and queries. A query starts from y_q = 0, and the prediction is W_0 x_q - y_q. The loss is 1/(2n)
-    sum_i |W x_i - y_i|^2. As in the paper, gamma multiplies the *unnormalised* Gram matrix.
+    sum_i |W x_i - y_i|^2. As in the source, gamma multiplies the *unnormalised* Gram matrix.
 
     Args:
         steps: number of steps; 0 predicts W_0 x_q.
@@ -119,7 +119,7 @@ class PreconditionedGradientDescent(Algorithm):
     `one_step_preconditioner` gives the best M for Gaussian inputs.
 
     Args:
-        matrix: M ``(dx, dx)``, a parameter; kept in float64.
+        matrix: M ``(dx, dx)``, a parameter in float64.
         steps: number of steps.
 
     Source: Ahn et al., Transformers learn to implement preconditioned gradient descent (2023).

@@ -1,4 +1,4 @@
-"""Least squares and ridge regression, exact and by iterations, principal components, and the posterior of a pool."""
+"""Least squares and ridge regression, exact and iterative; principal components; posterior mean over a pool."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def solved(
 
 @register("learner", "principal-components", free={"count": Range(1, 10, "integer")})
 class PrincipalComponents(Algorithm):
-    """Principal component regression on the ``count`` (or all) leading right singular vectors of X."""
+    """Principal component regression on the ``count`` leading right singular vectors of X (all if there are fewer)."""
 
     def __init__(self, count: int) -> None:
         super().__init__()
@@ -123,8 +123,8 @@ class Newton(Algorithm):
     without data stay at 0, so the limit is the minimum-norm solution.
 
     Source: Fu et al., Transformers learn to achieve second-order convergence rates for in-context linear regression
-    (2024). They scale M_0 by 2 / |S|_2^2, for which the residual at the largest eigenvalue never shrinks. Here |S|_1 >=
-    |S|_2 avoids this.
+    (2024). They use M_0 = 2 S / |S|_2^2, for which the residual at the largest eigenvalue never shrinks. The norm
+    |S|_1 >= |S|_2 avoids this.
 
     >>> x, y = torch.tensor([[1.0, 0.0], [0.0, 2.0]]), torch.tensor([[1.0], [4.0]])
     >>> Newton(steps=8)(Context(x, y), torch.eye(2)).squeeze(-1)

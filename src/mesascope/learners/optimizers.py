@@ -11,7 +11,7 @@ from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Context, check_inputs
 
 _SIZE, _FORGET = Range(1e-3, 3.0, "log"), Range(0.5, 1.0, "linear")
-# Newton-Schulz iteration of Muon.
+# Coefficients and number of Muon's Newton-Schulz iterations.
 _QUINTIC = (3.4445, -4.7750, 2.0315)
 _ITERATIONS = 5
 
@@ -94,7 +94,7 @@ class Muon(NormalisedDescent):
 class DeltaRule(Algorithm):
     """One pass W <- W' + eta (y_i - W' x_i) x_i^T with W' = forget W, from W = 0; predicts W x_q.
 
-    One pass of stochastic gradient descent (least mean squares). It equals a layer of DeltaNet, or of Gated DeltaNet if
+    This is stochastic gradient descent (least mean squares). It equals a layer of DeltaNet, or of Gated DeltaNet if
     ``forget`` is below 1. ``eta`` and ``forget`` are parameters.
 
     Source: Widrow and Hoff (1960); Yang et al., Gated delta networks (2024).
@@ -122,7 +122,7 @@ class DeltaRule(Algorithm):
 class Titans(Algorithm):
     """One pass S <- momentum S + eta (y_i - W x_i) x_i^T, W <- forget W + S, from W = S = 0; predicts W x_q.
 
-    The linear memory of Titans, with the same step size, momentum and forgetting for all pairs; all are parameters.
+    This is the linear memory of Titans. All pairs share the step size, momentum and forgetting, which are parameters.
 
     Source: Behrouz et al., Titans: learning to memorize at test time (2024), eqs. 13 and 14.
     """

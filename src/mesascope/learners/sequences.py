@@ -124,7 +124,7 @@ class PairSums(Algorithm):
 class Lags(Algorithm):
     """Concatenate the last ``count`` elements, the newest first: ``(*batch, t, count * d)``.
 
-    The result is zero until there are ``count`` elements: zero inputs do not change a fit, but incomplete inputs would.
+    The result is zero until there are ``count`` elements: zero inputs do not change a fit; incomplete inputs would.
 
     >>> Lags(2)(torch.tensor([[1.0], [2.0], [4.0]]))
     tensor([[0., 0.],
@@ -154,9 +154,9 @@ class RecursiveLeastSquares(Algorithm):
     Inputs x_i are the elements s_i, or features of the elements up to s_i.
 
     Args:
-        ridge: 1/lambda, greater than 0, as the first problems are singular without it. The optimal value is noise^2
-            over the variance of W's entries.
-        forget: factor on earlier terms at each element; 1 for no forgetting.
+        ridge: 1/lambda, greater than 0: with 0, the problems at small t are singular. The optimal value is noise^2 over
+            the variance of W's entries.
+        forget: factor by which each new element scales the earlier terms; 1 for no forgetting.
         features: a causal function from sequences ``(*batch, t, d)`` to inputs ``(*batch, t, f)``, such as `Lags`; None
             for the elements themselves.
 

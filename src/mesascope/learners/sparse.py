@@ -21,7 +21,7 @@ class Lasso(Algorithm):
 
     The solution path is followed from the smallest alpha with W = 0 down to ``alpha``. The path is piecewise linear,
     with a kink where a weight leaves 0 or returns to 0; all tasks pass a kink at once. If rounding hides a kink,
-    coordinate descent finishes each task, until no weight changes by more than 10 eps of the largest.
+    coordinate descent continues until no weight of a task changes by more than 10 eps of the largest.
 
     Raises:
         NumericalError: no convergence after 10,000 sweeps (alpha tiny for an ill-conditioned context).

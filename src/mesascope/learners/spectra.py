@@ -35,7 +35,7 @@ def one_step_optimum(family: LinearRegression) -> Optimum:
 
         eta* = N w^2 / (w^2 s^2 (N + d + K - 2) + sigma^2),    mse* = w^2 s^2 d (1 - eta* s^2).
 
-    Without noise, no linear self-attention layer with any weights and number of heads has a lower error.
+    Without noise, no linear self-attention layer has a lower error, for any weights and number of heads.
 
     >>> optimum = one_step_optimum(LinearRegression(x_scale=0.5))
     >>> f"{optimum.eta:.6f} {optimum.mse / 2:.6f}"
@@ -61,7 +61,7 @@ def one_step_preconditioner(family: LinearRegression) -> Preconditioner:
 
         M* = ((1 + 1/N) S + (tr S / N + sigma^2 / (N w^2)) I)^-1,    mse* = w^2 (tr S - tr(S M* S)).
 
-    Without noise, no linear self-attention layer with any weights and number of heads has a lower error.
+    Without noise, no linear self-attention layer has a lower error, for any weights and number of heads.
 
     >>> optimum = one_step_preconditioner(LinearRegression(x="normal", covariance=[1.0] * 10))
     >>> f"{optimum.matrix[0, 0]:.6f} {one_step_optimum(LinearRegression(x='normal')).eta:.6f}"
@@ -100,8 +100,8 @@ def spectral_mse(
 
         mse = s^2 sum_j [ w^2 r(lambda_j)^2 + (sigma^2 / N) lambda_j h(lambda_j)^2 ].
 
-    This requires w0 = 0, no token clip, and queries with independent centred coordinates of variance s^2. ``sizes`` are
-    step sizes by name, in place of the learner's own.
+    This requires w0 = 0, no token clip, and queries with independent centred coordinates of variance s^2. ``sizes``
+    replaces the learner's step sizes, by name.
     """
     require_instance("spectra", spectra, Tensor)
     require_instance("learner", learner, GradientDescentPlusPlus)

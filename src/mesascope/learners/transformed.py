@@ -28,8 +28,8 @@ class _Around(nn.Module):
 class Centred(_Around):
     """``learner`` on a context with centred inputs and unchanged queries.
 
-    Two softmax heads of opposite sign compute this with gradient descent for small scores: the softmax denominator
-    subtracts the mean.
+    With gradient descent as ``learner``, two softmax heads of opposite sign compute this for small scores: the softmax
+    denominator subtracts the mean.
     """
 
     def forward(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "*batch m dy"]:
@@ -50,8 +50,8 @@ class Centred(_Around):
 class WithIntercept(_Around):
     """``learner`` on inputs, queries and targets minus the context's means; the mean target is added to predictions.
 
-    For a linear learner this is the fit with an intercept that is not regularised: `LeastSquares` becomes
-    scikit-learn's ``LinearRegression`` or ``Ridge``, `Lasso` its ``Lasso``.
+    A linear learner is then fitted with an intercept that is not regularised: `LeastSquares` becomes scikit-learn's
+    ``LinearRegression`` or ``Ridge``, and `Lasso` becomes scikit-learn's ``Lasso``.
     """
 
     def forward(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "*batch m dy"]:
@@ -136,8 +136,8 @@ def with_features(features: Callable[[Tensor], Tensor], context: Context, xq: Te
 class Summed(Algorithm):
     """``learner`` with step size eta n / ``pairs`` on a context of n pairs: descent on a sum over pairs, not a mean.
 
-    A linear attention layer sums over its tokens. If trained on contexts of N pairs, it takes larger steps on longer
-    contexts and smaller steps on shorter contexts.
+    A linear attention layer sums over its tokens. So a layer that was trained on contexts of N pairs takes larger steps
+    on longer contexts and smaller steps on shorter contexts.
 
     >>> x, y = torch.ones(2, 1), torch.ones(2, 1)
     >>> from mesascope.learners import GradientDescent

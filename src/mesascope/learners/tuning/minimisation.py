@@ -1,4 +1,4 @@
-"""Minimisation of a mean loss over a few numbers, such as step sizes, with many local minima and overflows."""
+"""Minimisation of a mean loss over a few numbers, such as step sizes; the loss may have local minima or overflow."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ def minimise(
     """Point of lowest mean loss on the path of L-BFGS from ``start``: never worse than ``start``.
 
     The loss of a descent is a polynomial of high degree in step sizes that differ by orders of magnitude. So L-BFGS
-    minimises the logarithm of the mean loss, in ``units``; where the loss overflows, a large finite value makes the
-    line search turn back.
+    minimises the logarithm of the mean loss, with numbers in ``units``. If the loss overflows, a large finite value
+    makes the line search turn back.
     """
     point = (start / units).requires_grad_()
     best, lowest = start, torch.inf
@@ -91,7 +91,7 @@ def standard_errors(losses: Losses, point: Float[Tensor, " p"], units: Float[Ten
     def mean_gradient(values: Tensor) -> Tensor:
         return torch.func.grad(lambda v: relative(v).mean())(values)
 
-    # One directional derivative per number: the memory is that of two evaluations for any count of numbers.
+    # Compute one directional derivative at a time, in the memory of two evaluations.
     at = point / units
     axes = torch.eye(len(at), dtype=at.dtype, device=at.device)
     with without_deprecations_of_torch():

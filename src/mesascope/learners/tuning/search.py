@@ -24,7 +24,7 @@ _SEARCH = 30  # iterations of L-BFGS on few tasks
 
 
 class Problem(NamedTuple):
-    """Losses of a learner at given values, on three sets of tasks: few (for the starts), fit, and choice."""
+    """Losses of a learner on three sets of tasks: few (to compare starts), fit, and choice (to choose the result)."""
 
     few: Losses
     fit: Losses
@@ -62,7 +62,7 @@ def climb(problem: Problem, learner: nn.Module, seed: int, warm: Mapping[int, Va
 
 
 def _search(problem: Problem, learner: nn.Module, starts: Sequence[Values], kept: Sequence[Values]) -> Ends:
-    """Run L-BFGS from each start on few tasks, then from the best result on all tasks; also consider ``kept``."""
+    """Run L-BFGS from all starts on few tasks, then from the best on all; choose between the result and ``kept``."""
     shape = starts[0]
 
     def on(losses: Losses) -> Callable[[Tensor], Tensor]:

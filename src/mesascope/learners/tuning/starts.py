@@ -45,7 +45,7 @@ def at_depth(learner: Module, steps: int) -> Module:
 
 
 def padded(values: Values, shapes: Values) -> Values:
-    """Append zeros to ``values`` of single steps up to ``shapes``; predictions stay the same if eta is of each step."""
+    """Pad step sizes with zeros to ``shapes``; predictions stay the same if each step has its own eta."""
     return {
         name: torch.cat([value, value.new_zeros(shapes[name].numel() - value.numel())]) if value.ndim else value
         for name, value in values.items()
@@ -53,9 +53,10 @@ def padded(values: Values, shapes: Values) -> Values:
 
 
 def extended(values: Values, shapes: Values, n: int) -> list[Values]:
-    """Starts for more steps, from the optimum ``values`` of fewer, on contexts of ``n`` pairs.
+    """Starts for more steps, made from the optimum ``values`` for fewer steps; contexts have ``n`` pairs.
 
-    Shared step sizes stay the same. Otherwise a last step is appended, at least as large as the previous step.
+    Shared step sizes stay the same, with the old or a new gamma. Otherwise a last step is appended, at least as large
+    as the previous step.
     """
     if all(value.shape == shapes[name].shape for name, value in values.items()):
         return [values, _bent(values, n)]

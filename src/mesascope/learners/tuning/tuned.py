@@ -35,7 +35,7 @@ from mesascope.tasks.calling import (
 Module = TypeVar("Module", bound=nn.Module)
 Descent = TypeVar("Descent", bound=GradientDescentPlusPlus)
 
-_CHOICE = 20_000  # number of tasks for the comparison, reduced to ten times ``tasks`` if that is less
+_CHOICE = 20_000  # maximum number of tasks for the comparison, unless ``tasks`` is larger
 
 
 @dataclass(frozen=True, repr=False)
@@ -67,19 +67,19 @@ class Tuned(Tabular, Generic[Module]):
 
 @guarded
 def tune(learner: Module, family: Family | SequenceFamily, *, tasks: int = 10_000, seed: int = 0) -> Tuned[Module]:
-    """Minimise the mean squared error over all parameters of ``learner``, on ``tasks`` tasks of the `tune` stream.
+    """Minimise the mean squared error over all parameters of ``learner``, on ``tasks`` tasks of the stream "tune".
 
     For a predictor, the error is averaged over all next elements.
 
     The number of steps grows up to the learner's (see `depths`). At each number the search starts from the optimum for
     fewer steps, from the learner's values, and from random multiples of these. Starts are scaled until their loss is
-    finite and stops falling. L-BFGS minimises in float64. Candidates are compared on max(tasks, min(10 tasks, 20,000))
-    other tasks, on which the reported loss is measured.
+    finite and stops falling. L-BFGS minimises in float64. Results are compared on max(tasks, min(10 tasks, 20,000))
+    other tasks, which also give the reported loss.
 
-    On these tasks the result is never worse than the learner's values nor, with one eta per step, than the result for
-    fewer steps. It need not be the global minimum: ``spread`` measures the differences between starts. With a token
-    clip, rare contexts that the ``tasks`` miss can dominate the mean. An additional candidate is then the optimum
-    without the clip, computed from the spectra of ten times as many contexts (if `spectral_mse` is valid).
+    On these tasks, the result is never worse than the learner's values. With one eta per step, it is never worse than
+    the result for fewer steps. It need not be the global minimum: ``spread`` measures the differences between starts.
+    With a token clip, rare contexts that the ``tasks`` miss can dominate the mean. So the optimum without the clip,
+    from the spectra of ten times as many contexts, is also tried (if `spectral_mse` is valid).
 
     Standard errors are those of an M-estimator, see `standard_errors`. The learner passed in does not change.
 
