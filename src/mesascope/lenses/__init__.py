@@ -2,7 +2,7 @@
 
 Each lens is registered with the access to a learner that it needs (*prediction*, *gradient*, *products*, *tokens*,
 *rule*, *trajectory* and others) and raises an error if the learner does not provide it. Modules are called in eval()
-mode and left as they were.
+mode, and their modes are then restored.
 """
 
 import lazy_loader

@@ -1,4 +1,4 @@
-"""Predictions, errors and sensitivities of learners on many tasks, computed in parts, and checks of their groups."""
+"""Predictions, errors and sensitivities of learners, computed in parts of the tasks; checks of groups of learners."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def _finite(what: str, learner: Learner | Predictor, numbers: Tensor) -> Tensor:
 def require_groups(
     lens: str, groups: Mapping[str, Sequence[Any]], against: Sequence[str] = (), tasks: Tasks | None = None
 ) -> None:
-    """Raise unless groups map names to lists of learners for this lens, and ``against`` lists some of these names."""
+    """Raise unless groups map names to lists of learners for this lens, and ``against`` lists only such names."""
     if not isinstance(groups, Mapping) or not groups:
         raise ArgumentTypeError(f"groups must map names to lists of learners, but is {shown(groups)}: pass some.")
     for name, learners in groups.items():
@@ -139,7 +139,7 @@ def require_groups(
 def against_others(
     groups: Mapping[str, Sequence[_Member]], against: Sequence[str]
 ) -> Iterator[tuple[str, str, list[tuple[_Member, _Member]]]]:
-    """Yield names and pairs of members of each group and each other group in ``against``; one member pairs with all."""
+    """Yield each group's name, each other name in ``against``, and pairs of members; one member is paired with all."""
     for name, members in groups.items():
         for other in (other for other in against if other != name):
             parts = members, groups[other]
@@ -167,7 +167,7 @@ def require_sequences(lens: str, sequences: Any) -> None:
 
 
 def chosen_times(times: Sequence[int] | None, sequences: Float[Tensor, "tasks t d"]) -> list[int]:
-    """Times t (numbers of known elements), checked to be between 1 and length - 1; all of these if None."""
+    """Return the times t (numbers of known elements), all if None; raise unless they lie in 1 to length - 1."""
     known = sequences.shape[1] - 1
     chosen = list(range(1, known + 1)) if times is None else list(times)
     for time in chosen:

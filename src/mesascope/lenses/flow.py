@@ -23,8 +23,8 @@ from mesascope.training.modes import evaluating
 def token_sensitivity(network: HasTokens, episodes: Episode, layer: int = 1) -> Float[Tensor, "rows rows"]:
     """Sensitivity E |d e_r / d e_s|_F of context token r after ``layer`` layers to context token s before the first.
 
-    The Frobenius norms of the Jacobian's blocks, averaged over tasks. The Jacobian includes the identity of the
-    residual path. Needs *tokens*. Memory: (rows * width)^2 numbers for each task.
+    Frobenius norms of the Jacobian's blocks are averaged over tasks. The Jacobian includes the identity of the residual
+    path. Needs *tokens*. Memory: (rows * width)^2 numbers for each task.
 
     Source: von Oswald et al. (2023), section 4 and Fig. 5 right.
     """
@@ -50,7 +50,7 @@ def element_sensitivity(
 ) -> Float[Tensor, "t t"]:
     """Sensitivity E |d e_t / d s_u|_F of the token at t after ``layer`` layers to the element at u.
 
-    The Frobenius norms of the Jacobian's blocks, averaged over tasks. The Jacobian includes the embedding and the
+    Frobenius norms of the Jacobian's blocks are averaged over tasks. The Jacobian includes the embedding and the
     residual path. Needs *activations*. Cost: t d forward passes for each sequence, through only the first ``layer``
     layers if ``activations`` has an argument ``layers``. Memory: t^2 width d numbers.
 

@@ -17,7 +17,7 @@ from mesascope.tasks.calling import check_tasks, copied, label, predict
 from mesascope.training import Ensemble
 from mesascope.training.modes import evaluating
 
-# Families draw episodes, or sequences (tasks, t, d).
+# Tasks that a family draws: an episode, or sequences (tasks, t, d).
 Tasks = Episode | Tensor
 
 Access = Literal[
@@ -64,7 +64,7 @@ class HasActivations(Protocol):
 
 @runtime_checkable
 class HasTokens(Protocol):
-    """A network that returns its tokens before the first layer and after each layer, or starts from given tokens."""
+    """A network that returns its tokens before the first and after each layer, and can start from given tokens."""
 
     def tokens(self, context: Context, xq: Tensor) -> list[Tokens]: ...
     def tokens_from(self, start: Tokens) -> list[Tokens]: ...
@@ -72,7 +72,7 @@ class HasTokens(Protocol):
 
 @runtime_checkable
 class HasRule(Protocol):
-    """A one-step learner whose step can be repeated, with each change multiplied by ``damping``."""
+    """A one-step learner whose step can be repeated, with each update multiplied by ``damping``."""
 
     def repeated(self, steps: int, damping: float = 1.0) -> Any: ...
 

@@ -29,7 +29,7 @@ _COLUMNS = {
 }
 # A sensitivity below this many rounding errors of the largest one counts as 0, as it is a difference of larger terms.
 _ROUNDING = 100
-# Ratio of the largest to the smallest number from which on a plot has a logarithmic axis.
+# Plots have a logarithmic axis if the largest number exceeds the smallest by this factor.
 _FAR = 100
 
 
@@ -158,7 +158,7 @@ class Comparison(Tabular):
         return self._shown()._repr_html_()
 
     def plot(self) -> Any:
-        """Draw loss ratios and prediction differences, with standard errors; a notebook shows matplotlib's figure."""
+        """Draw loss ratios and prediction differences, with standard errors; notebooks show the matplotlib figure."""
         from mesascope.reports import Figure, Level, drawn
 
         ratios = {name: row.mse_ratio for name, row in self.rows.items() if row.mse_ratio is not None}
@@ -207,14 +207,14 @@ def compare(
     """Compare ``learner`` with each of ``others`` on the same ``tasks`` fresh tasks of ``family``.
 
     Needs *prediction*: any callable ``(context, xq) -> prediction`` is a learner, including your own torch modules.
-    Each learner predicts all tasks once, in parts of 10,000. A call on one task before that checks if torch can
-    differentiate the learner by the queries; sensitivities are compared if both learners pass.
+    First, a call on one task tests if torch can differentiate a learner by the queries; sensitivities are compared if
+    both learners pass. Then each learner predicts all tasks once, in parts of 10,000.
 
-    On a family of sequences, predictors ``sequence -> predictions`` are compared over all times. Two more calls, on
-    four sequences, check that they do not look ahead.
+    On a family of sequences, predictors ``sequence -> predictions`` are compared over all times. Two or three more
+    calls, on four sequences, check that they do not look ahead.
 
     All numbers have standard errors over tasks. ``loss ratio`` is the mean squared error of ``learner`` divided by that
-    of the other learner on the same tasks. It is left out if the other's error is 0, as with labels that are all 0.
+    of the other learner on the same tasks. It is missing if the other's error is 0, as with labels that are all 0.
 
     Args:
         name: name of ``learner`` in the table; the name of its class or function if None.

@@ -33,13 +33,13 @@ def probe(
     """Errors of linear maps from activations to a target, one for each layer and time. Needs *activations*.
 
     Each map is affine and is fitted by ridge regression on half of the sequences; errors are measured on the other
-    half. Cases are layers (0 is before the first) and ``t``, the number of known elements. ``("mse", group)`` is the
+    half. Cases are ``layer`` (0 is before the first) and ``t``, the number of known elements. ``("mse", group)`` is the
     mean squared error. Baselines are ``("mse", "group-shuffled")``, maps fitted to the targets of other sequences, and
     ``("mse", "constant")``, the targets' mean.
 
     Targets: ``"next"`` is the next element. ``"preconditioned"`` is A_t^{-1} s_t with A_t = sum_{i<t} s_i s_i^T +
-    regulariser I. ``"implicit"`` is the next element, predicted by eta sum_{i<=t} s_i s_{i-1}^T x_t, with x_t from the
-    probe of ``"preconditioned"`` and one fitted eta for each layer and time. Its baseline ``("mse", "input")`` takes
+    regulariser I. ``"implicit"`` is the next element, predicted by eta sum_{i<=t} s_i s_{i-1}^T x_t. The probe of
+    ``"preconditioned"`` gives x_t, and eta is fitted for each layer and time. The baseline ``("mse", "input")`` takes
     the same step with x_t = s_t.
 
     Args:
@@ -124,7 +124,7 @@ def _shuffled(targets: Tensor, generator: torch.Generator | None) -> Tensor:
 
 
 def _stepped(inputs: Tensor, sums: Tensor, truth: Tensor) -> Tensor:
-    """Predictions eta sums_t x_t from inputs x_t, with the eta of each time that fits the fitted sequences best."""
+    """Predictions eta sums_t x_t from inputs x_t, with one eta for each time, fitted on half of the sequences."""
     found = torch.einsum("btij,btj->bti", sums, inputs)
     own, wanted = _fitted(found), _fitted(truth)
     return found * ((own * wanted).sum((0, 2)) / own.square().sum((0, 2)))[:, None]
@@ -133,7 +133,7 @@ def _stepped(inputs: Tensor, sums: Tensor, truth: Tensor) -> Tensor:
 def _probe_errors(
     tokens: Tensor, targets: Tensor, ridge: float, read: tuple[Tensor, Tensor] | None
 ) -> Float[Tensor, "held times"]:
-    """Mean squared errors on the held-out sequences of maps fitted on the other sequences."""
+    """Mean squared errors on the held-out sequences; maps are fitted to the other sequences."""
     x = torch.cat([tokens, torch.ones_like(tokens[..., :1])], -1).transpose(0, 1)  # (times, tasks, width + 1)
     fitted, wanted = x[:, : len(tokens) // 2], _fitted(targets).transpose(0, 1)
     gram = fitted.mT @ fitted / fitted.shape[1]

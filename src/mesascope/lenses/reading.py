@@ -39,7 +39,7 @@ class WeightReading(Tabular):
         diagonal_spread: largest distance from 1 of W_KQ's diagonal over the inputs.
         distance_kq: relative distance |W_KQ - C|_F / |C|_F from the construction's W_KQ = C; nan without a
             construction.
-        distance_pv: the same for W_PV, on the target rows only, which the prediction is read from.
+        distance_pv: the same for the target rows of W_PV, which determine the prediction.
     """
 
     w_kq: Float[Tensor, "width width"]
@@ -57,7 +57,7 @@ class WeightReading(Tabular):
 
 @register("lens", "weights", needs="products")
 def weights(network: HasProducts, construction: HasProducts | None = None) -> list[list[WeightReading]]:
-    """Read every layer and head of a network, compared with a construction of its depth. Needs *products*.
+    """Read every layer and head of a network, and compare them with a construction of equal depth. Needs *products*.
 
     Each head is compared with the construction's head of the same index, or with its first head if the numbers of heads
     differ.
@@ -122,7 +122,7 @@ def interpolate(a: HasProducts, b: HasProducts, t: float = 0.5) -> Any:
     """Network with rescaled products (1 - t) P_a + t P_b, for linear mode connectivity. Needs *products*.
 
     `rescaled_products` does not change a network's function, even with looped layers and clipped tokens. The result is
-    ``a.with_products`` of the mixture.
+    ``a.with_products`` of the interpolated products.
 
     Source: von Oswald et al. (2023), appendix A.3.
     """

@@ -43,7 +43,7 @@ class ReverseEngineered(Tabular):
         return self.kept / sum(weight.numel() for weight in self.network.parameters())
 
     def pair_sums(self) -> PairSums:
-        """Coefficients of a one-layer algorithm on channels (blank, now, before), eq. 3.55; raise for any other."""
+        """Return a one-layer algorithm on channels (blank, now, before) as `PairSums`, eq. 3.55; raise for others."""
         channels = self.network.config.channels
         if len(self.kq) != 1 or channels != ("blank", "now", "before"):
             raise ArgumentError(
@@ -56,7 +56,7 @@ class ReverseEngineered(Tabular):
         return PairSums(now, before)
 
     def between(self, t: float) -> Any:
-        """Network with products (1 - t) P + t A, where P are those of the network and A those of the algorithm."""
+        """Network with products (1 - t) P + t A; P are the products of the network, A those of the algorithm."""
         t = require_number("t", t)
         ends = zip(self.network.products(), self.algorithm.products(), strict=True)
         return self.network.with_products(
@@ -83,8 +83,8 @@ def reverse_engineer(network: HasChannels, keep: int | None = None) -> ReverseEn
     Args:
         network: a `SequencePredictor` with linear attention on tokens of channels, without MLP, norm, convolution,
             gates or features.
-        keep: number of blocks kept in each layer and head: those with the largest |number| relative to the mean of
-            their matrix; all if None. von Oswald (2024) keeps 6 for one layer on three channels, and 16 on four.
+        keep: number of blocks to keep in each layer and head; all if None. Blocks are ranked by |number| over its mean
+            in their matrix. von Oswald (2024) keeps 6 for one layer on three channels, and 16 on four.
 
     Source: von Oswald (2024), section 3.7.3.1, eqs. 3.53 and 3.54.
     """

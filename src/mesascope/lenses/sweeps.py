@@ -37,7 +37,7 @@ def sweep(
 
     Args:
         learners: one learner for each name, or a list of them, such as one network for each seed.
-        over: for each field of the family to vary, its values.
+        over: values of each field to vary.
 
     >>> from mesascope.learners import GradientDescent, Zero
     >>> from mesascope.tasks import LinearRegression
@@ -72,7 +72,7 @@ def sweep(
 
 @register("lens", "rollout", needs="rule")
 def rollout(learner: HasRule, steps: int, damping: float = 1.0) -> Any:
-    """Learner that applies the step of a one-step learner ``steps`` times, with each change multiplied by ``damping``.
+    """Learner that applies the step of a one-step learner ``steps`` times, with each update multiplied by ``damping``.
 
     Needs *rule*: a network of one layer (or one looped layer) or descent with one step size. The result's
     ``trajectory(context, xq)`` has the predictions after each step.
@@ -88,7 +88,7 @@ def rollout(learner: HasRule, steps: int, damping: float = 1.0) -> Any:
 def trajectory_errors(learner: HasTrajectory, episodes: Episode) -> Tensor:
     """Squared error of each task after 0, 1, ... steps of a learner, ``(steps + 1, tasks)``. Needs *trajectory*.
 
-    Errors that are nan, as when a diverging roll-out overflows, count as infinite.
+    Errors that are nan, such as after an overflow, count as infinite.
     """
     require_access("trajectory_errors", learner)
     require_instance("episodes", episodes, Episode)

@@ -29,8 +29,8 @@ def measure_learners(groups: Mapping[str, Sequence[Learner]], against: Sequence[
     """Errors of learners, and their agreement with references, on the same tasks. Needs *gradient*.
 
     For each group: ``("mse", group)`` is the mean squared error and ``("median", group)`` its median over tasks.
-    ``("derivative", group)`` is the mean size of the difference quotient of the prediction as the query moves along the
-    context's first input; ``("derivative-error", group)`` is the mean distance between it and the derivative.
+    ``("derivative", group)`` is the mean size of the prediction's difference quotient as the query moves along the
+    context's first input. ``("derivative-error", group)`` is its mean distance from the derivative.
 
     For each group and each other group in ``against``: ``("cosine", group, other)`` and ``("sensitivity-difference",
     group, other)`` compare the sensitivities dy/dx_q, and ``("prediction-difference", group, other)`` the predictions.
@@ -68,7 +68,7 @@ def measure_predictors(groups: Groups, against: Sequence[str], sequences: Float[
     ``against``, ``("prediction-difference", group, other)`` is the mean distance |.|_2 of their predictions. Members
     are paired as in `measure_learners`.
 
-    Source: von Oswald (2024), section 3.5.1. Its loss is half the sum, (T - 1) d/2 times this mean.
+    Source: von Oswald (2024), section 3.5.1, whose loss is half the sum: (T - 1) d/2 times this mean.
     """
     seen = _seen("measure_predictors", groups, sequences, against)
     tasks = {("mse", name): [numbers(one.error) for one in members] for name, members in seen.items()}
