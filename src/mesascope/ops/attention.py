@@ -102,8 +102,8 @@ def causal_softmax_attention(
 
     Forget factors multiply the weights, as in the Forgetting Transformer (Lin et al. 2025). If they multiplied the
     scores (von Oswald 2024, section 3.7.1.2), a forgotten pair would keep the weight of a score of 0. PyTorch's fused
-    kernel is not used, as it has no second derivatives on CPU and no rule for `torch.func.vmap`. Memory: O(T (T + n)).
-    For bfloat16 and float16, weights are computed in float32.
+    kernel is not used, as it has no second derivatives on CPU and no rule for `torch.func.vmap`. Memory: O(T (T + n))
+    for a state of n tokens. For bfloat16 and float16, the softmax is computed in float32.
     """
     arguments = {"q": q, "k": k, "v": v, "log_forget": log_forget, "beta": beta}
     window = None if window is None else require_count("window", window)
@@ -127,13 +127,13 @@ def causal_softmax_attention(
     hidden = left.masked_fill(unseen, -torch.inf)
     y = _in_blocks(scaled, k, v, bias[..., None, :] if biased else None, hidden, window)
     require_finite([y])
-    if log_forget is not None and t:  # in the state, decay counts from the last token
+    if log_forget is not None and t:  # biases in a state include the decay up to its last token
         bias = (bias + left[..., -1, :]).clamp(min=_UNSEEN)
     return (y, _kept(k, v, bias, window)) if return_state else y
 
 
 def _kept(k: Tensor, v: Tensor, bias: Tensor, window: int | None) -> SoftmaxState:
-    """State after the last token. If a window cuts it, it is a copy, so that the whole prompt is not kept in memory."""
+    """State after the last token; a copy if a window shortens it, so that the whole prompt is not kept in memory."""
     first = 0 if window is None else max(k.shape[-2] - window + 1, 0)
     parts = (k[..., first:, :], v[..., first:, :], bias[..., first:])
     return SoftmaxState(*(part.clone() if first else part for part in parts))

@@ -54,8 +54,8 @@ def require_attention(arguments: Mapping[str, Tensor | None], states: tuple[int,
 def require_finite(outputs: Iterable[Tensor]) -> None:
     """Raise if outputs or states are not finite, with one transfer from the device for all of them.
 
-    As in `require_values`, nothing is checked unless `values_are_read`, and under `torch.func.vmap` an error is raised
-    only if every member has such numbers.
+    No check unless `values_are_read`. Under `torch.func.vmap` an error is raised only if every member has such numbers:
+    see `require_values`.
     """
     given = [part.detach() for part in outputs if part.numel()]
     if not given or not values_are_read():

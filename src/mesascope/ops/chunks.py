@@ -14,7 +14,7 @@ NOTHING_LEFT = -1e4
 
 
 def cut(sequence: Float[Tensor, "batch t d"], size: int) -> Float[Tensor, "batch chunks size d"]:
-    """Split a sequence into at least one chunk, padded by zeros: such tokens add nothing and forget nothing."""
+    """Split a sequence into one chunk or more, padded by zero tokens, which add nothing and forget nothing."""
     count = max(math.ceil(sequence.shape[1] / size), 1)
     missing = count * size - sequence.shape[1]
     return (functional.pad(sequence, (0, 0, 0, missing)) if missing else sequence).unflatten(1, (count, size))
@@ -36,5 +36,5 @@ def decay_weights(log_forget: Float[Tensor, "*batch size 1"]) -> Float[Tensor, "
 
 
 def causal(scores: Float[Tensor, "*batch size size"]) -> Float[Tensor, "*batch size size"]:
-    """Scores with i <= t, others 0. Multiplies by a mask: `torch.tril` of a batch takes three times as long on CPU."""
+    """Scores for i <= t, and 0 elsewhere. `torch.tril` of a batch takes three times as long on CPU as this product."""
     return scores * scores.new_ones(scores.shape[-2:]).tril()

@@ -1,7 +1,7 @@
 """Matrix products in IEEE float32, regardless of PyTorch's settings.
 
 Settings such as `torch.set_float32_matmul_precision` let products of float32 matrices round their factors to TF32 or
-bfloat16, a relative error of 1e-3. A solve multiplies this error by the condition number of its matrix.
+bfloat16, a relative error of about 1e-3. A solve multiplies this error by the condition number of its matrix.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _entered, _before = 0, None
 def exact_products() -> Iterator[None]:
     """Within this context, float32 matrix products in the whole process are exact up to rounding.
 
-    The previous settings return when the last thread leaves.
+    The previous settings are restored when the last thread leaves.
     """
     global _entered, _before
     with _lock:
@@ -67,7 +67,7 @@ def _restore(whole: str | None, parts: list[str]) -> None:
         torch.set_float32_matmul_precision(whole)
     for backend, part in zip(_BACKENDS, parts, strict=True):
         if backend.fp32_precision != part:
-            backend.fp32_precision = "none"  # perhaps inherited from `torch.backends.fp32_precision`
+            backend.fp32_precision = "none"  # the value may be inherited from `torch.backends.fp32_precision`
         if backend.fp32_precision != part:
             backend.fp32_precision = part
 

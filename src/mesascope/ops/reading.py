@@ -1,6 +1,6 @@
-"""Reading of tensor values on the host, which waits for the accelerator, and a switch that turns such reading off.
+"""Read tensor values on the host, which waits for the accelerator; a switch turns this off.
 
-Values are read by the checks of arguments and outputs, and by the mesa-layer's solver to choose its method.
+Checks of arguments and outputs read values. The mesa-layer's solver reads values to choose its method.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ def without_reading_values(*, on_cpu: bool = False) -> Iterator[None]:
     """Within this context, operations check no values and do not wait for the accelerator; for training.
 
     The training loop checks the loss. CUDA graphs can be captured. On an accelerator, the mesa-layer's solver then does
-    the same work for all values. Chunks solved by their factor are corrected three times, and become NaN if the result
+    the same work for any values. Chunks solved by their factor are corrected three times, and become NaN if the result
     is inaccurate or the chunk forgets more than a factor of e^4. Conjugate gradients take 30 iterations, and chunks
-    become NaN if a relative residual exceeds 0.01. On the CPU the solver still chooses its method by the values.
+    become NaN if a relative residual exceeds 0.01. On the CPU the solver still chooses its method by values.
 
     Args:
         on_cpu: treat the CPU like an accelerator.
@@ -57,7 +57,7 @@ def may_read(device: torch.device) -> bool:
 
 
 def read(vector: Float[Tensor, " n"]) -> list[list[float]]:
-    """Values of a vector inside any `torch.func` transforms, one row for each member of a mapped axis."""
+    """Values of a vector, also within `torch.func` transforms; one row for each member of a mapped axis."""
     try:
         return [vector.tolist()]
     except RuntimeError:  # within `torch.func.vmap`

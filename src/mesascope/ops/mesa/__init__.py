@@ -9,7 +9,7 @@ Oswald 2024, eqs. 3.12-3.15), is constant, r_t = ridge (MesaNet), or grows with 
 With a decaying ridge, systems are solved by factorisation of chunks of C tokens. This costs 6 T (C d + d^2)
 multiplications, two thirds more with a correction, and 2 T/C factorisations. With other ridges, systems are solved by
 conjugate gradients, preconditioned by these factors if that is cheaper. Chunks that forget much are split.
-`torch.compile` compiles either method into one graph, without checks of values.
+`torch.compile` compiles either method into one graph, without value checks of arguments and outputs.
 
 | module | contents |
 |---|---|

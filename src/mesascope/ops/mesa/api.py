@@ -27,7 +27,7 @@ from mesascope.shapes import Float, Tensor
 
 MESA_RIDGES = ("decaying", "constant", "relative")
 
-# Largest chunk size, and longest sequence that is solved token by token.
+# Largest chunk size by default, and length of the longest sequence that is solved token by token.
 _CHUNK, _SHORT = 64, 3
 
 
@@ -65,9 +65,9 @@ def mesa_attention(
         ridge_kind: ``"decaying"``, ``"constant"``, or ``"relative"`` to |H_t|_F, which counts as 1 while H_t is 0.
         chunk: tokens in a chunk. If None, at most 64; at most 32 if the ridge does not decay or dk < 64.
         state: state after the previous tokens, a `MesaState` if the ridge decays and a `FixedRidgeState` otherwise. A
-            `MesaState` includes the decayed ridge, and ``ridge`` then has no effect.
+            `MesaState` includes the decayed ridge: ``ridge`` then has no effect.
         return_state, return_info: also return the state after the last token and a `MesaInfo`, in this order.
-        lengths: numbers of tokens that are not padding, ``(*batch,)``; outputs at padding are 0.
+        lengths: number of tokens of each sequence before its padding, ``(*batch,)``; outputs at padding are 0.
         cu_seqlens: starts of documents that are packed into one sequence, and the end of the last one, ``(n + 1,)``. No
             token attends to another document. The batch must be empty or 1; states are ``(n, heads, ...)``.
 
@@ -104,7 +104,7 @@ def attend(
     return_info: bool = False,
     **inputs: Any,
 ) -> Any:
-    """`mesa_attention` with x = A^{-1} q from ``find(problem, equations, queries)``, which also returns iterations.
+    """`mesa_attention` with x = A^{-1} q and the number of iterations from ``find(problem, equations, queries)``.
 
     If ``find`` is None, x is exact, and short sequences are solved token by token.
     """
@@ -156,7 +156,7 @@ def mesa_step(
 ) -> tuple[Float[Tensor, "*batch heads dv"], MesaState | FixedRidgeState | RootedMesaState]:
     """Output of `mesa_attention` for one token, and the state after it: decoding with constant memory.
 
-    The cost is that of a dense solve, or O(d^2) if the ridge decays and the state is a ``state.rooted()``.
+    It costs a dense solve, O(d^3); with a decaying ridge and a `RootedMesaState`, it costs O(d^2).
     """
     gates = {
         name: None if gate is None else gate[..., None] for name, gate in (("log_forget", log_forget), ("beta", beta))
@@ -235,7 +235,7 @@ def pose(
     if state is not None:
         arguments |= {"state.H": state.H, "state.G": state.G}
     require_attention(arguments, None if cu_seqlens is None else (len(cu_seqlens) - 1,))
-    if lengths is not None:  # padding becomes zeros that forget nothing, whatever its values
+    if lengths is not None:  # padding becomes zeros that forget nothing
         real = torch.arange(q.shape[-2], device=q.device) < lengths[..., None, None]
         q, k, v = (torch.where(real[..., None], part, 0) for part in (q, k, v))
         log_forget = None if log_forget is None else torch.where(real, log_forget, 0)
@@ -269,7 +269,7 @@ def _formed(
 
 
 def _require_documents(cu_seqlens: Tensor, q: Tensor, lengths: Tensor | None) -> None:
-    """Raise unless the numbers split one sequence into documents."""
+    """Raise unless ``cu_seqlens`` splits one sequence into documents."""
     require_instance("cu_seqlens", cu_seqlens, Tensor)
     if cu_seqlens.dtype not in (torch.int32, torch.int64) or cu_seqlens.ndim != 1 or len(cu_seqlens) < 2:
         refuse("cu_seqlens", "be a vector of at least two integers", cu_seqlens, "pass 0 and where each document ends")

@@ -1,4 +1,4 @@
-"""States of the mesa-layer, and decoding: by a dense solve (the definition), or at O(d^2) with a root of H^{-1}.
+"""States of the mesa-layer, and decoding by a dense solve (the definition) or, at O(d^2), by a root of H^{-1}.
 
 With H^{-1} = S S^T before a token of key k, strength b and forget factor g, and f = S^T k,
 

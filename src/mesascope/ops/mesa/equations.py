@@ -28,7 +28,7 @@ from mesascope.ops.chunks import causal, decays
 from mesascope.ops.products import exact_products, product
 from mesascope.shapes import Float, Tensor
 
-# Block size at which LAPACK factorises.
+# Largest size of a block that LAPACK factorises.
 _BLOCK = 16
 
 
@@ -66,8 +66,8 @@ class NormalEquations(NamedTuple):
     def largest(self) -> Float[Tensor, "*chunks size"]:
         """A lower bound on A_t's largest eigenvalue: its largest diagonal entry or about tr(H_t^2) / tr(H_t).
 
-        The diagonal alone is dk times too small if all keys have the same direction. tr(H_t^2) leaves out products
-        between H and keys, which cost more than all else; this reduces it at most by half.
+        If keys share one direction, the diagonal can be dk times too small. The estimate of tr(H_t^2) leaves out
+        products of H with keys, which cost the most; this reduces it at most by half.
         """
         left, trace = decays(self.log_forget), self.trace()
         among = ((self.weights @ (self.keys @ self.keys.mT).square()) * self.weights).sum(-1, keepdim=True)

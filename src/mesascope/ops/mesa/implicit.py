@@ -22,7 +22,7 @@ from mesascope.shapes import Float, Tensor
 
 @runtime_checkable
 class Solver(Protocol):
-    """Solver for x; it may factorise all chunks, and it refuses inaccurate results or marks them as NaN."""
+    """Solver for x. It may factorise all chunks. It raises for inaccurate results, or replaces them by NaN."""
 
     def factor(self, equations: NormalEquations, q: Tensor) -> Factor | None: ...
     def find(self, equations: NormalEquations, q: Tensor, factor: Factor | None) -> SolveResult: ...
@@ -125,7 +125,7 @@ def _gradients(equations: NormalEquations, x: Tensor, u: Tensor) -> tuple[Tensor
     "bool reading, int heads) -> Tensor",
 )
 def _compiled(q, keys, weights, log_forget, H, ridge, decaying, reading, heads):
-    """The exact solve as one node of a graph, for `torch.compile`, which cannot read values like `_Solve`."""
+    """The exact solve as one node of a graph, for `torch.compile`, which cannot trace `_Solve`."""
     solver = Exact(decaying, reading, heads)
     found = solver.find(NormalEquations(keys, weights, log_forget, H, ridge), q, None)
     return solver.required(found, q).contiguous()

@@ -1,7 +1,7 @@
 """The mesa-layer for a sequence that is split over several processes.
 
 Each part adds its own sums and decays the sums before it. The state at the start of a part is therefore a decayed
-prefix sum over processes. It needs one exchange of one state per process, for any sequence length.
+prefix sum over processes. Each process sends one state, once, for any sequence length.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def mesa_state_before(
     Args:
         k, v, log_forget, beta: inputs of this process's part.
         ridge, ridge_kind: as in `mesascope.ops.mesa_attention`.
-        group: process group of `torch.distributed`, which must be initialised; all processes if None.
+        group: process group; all processes if None. `torch.distributed` must be initialised.
     """
     if not distributed.is_initialized():
         raise ArgumentError(
@@ -48,7 +48,7 @@ def mesa_state_before(
     kept = start.H.new_zeros(k.shape[:-2]) if log_forget is None else log_forget.clamp(min=NOTHING_LEFT).sum(-1)
     parts = (own.H.flatten(-2), own.G.flatten(-2), kept.to(own.H)[..., None])
     everyone, rank = _Exchange.apply(torch.cat(parts, -1), group), distributed.get_rank(group)
-    # The first process needs no state of the others, but must take part in the exchange of gradients.
+    # The first process needs no other state, but must take part in the exchange of gradients.
     after = type(start)(*(part + 0 * everyone.sum() for part in start))
     for others in everyone[:rank]:
         H, G, log_kept = others.split([part.shape[-1] for part in parts], -1)

@@ -52,7 +52,7 @@ def mesa_recursion(
     (1e-3) and gates below 1, gradients have no accurate digit, while those of `mesa_attention` are fully accurate.
 
     Args:
-        q, k, v, ridge, log_forget, beta: as in `mesa_attention`, for a ridge that decays; gates must be above 0.
+        q, k, v, ridge, log_forget, beta: as in `mesa_attention`, with a decaying ridge and forget factors above 0.
 
     Source: von Oswald (2024), eq. 3.19 and section 3.7.2.1.
     """
@@ -84,7 +84,7 @@ class _Recursion(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad_x: Tensor, _):  # type: ignore[override]
         q, k, log_forget, beta, start, R = ctx.saved_tensors
-        if torch.is_grad_enabled():  # autograd treats the saved R as a constant
+        if torch.is_grad_enabled():  # autograd would treat the saved R as a constant
             R = _forwards(q, k, log_forget, beta, start)[1]
         return _backwards(grad_x, q, k, log_forget, beta, R)
 
@@ -104,7 +104,7 @@ def _forwards(q: Tensor, k: Tensor, log_forget: Tensor, beta: Tensor, start: Ten
 def _backwards(
     grad_x: Tensor, q: Tensor, k: Tensor, log_forget: Tensor, beta: Tensor, R: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of q, k, log_forget, beta and the start, in reverse time.
+    """Gradients of q, k, log_forget, beta and the start, computed in reverse time.
 
     If E is the gradient of R_t, the gradient of A_t = R_t^{-1} is S = -R_t E R_t, and A_t = gamma A_{t-1} + beta k k^T
     is linear in all its parts. R_{t-1} follows from R_t by the Sherman-Morrison formula (eq. 3.34).
@@ -242,8 +242,8 @@ def _bound(equations: NormalEquations) -> Float[Tensor, "batch chunks size 1"]:
 def _lower_bound(problem: Problem, equations: NormalEquations) -> Float[Tensor, "batch chunks size 1"]:
     """A lower bound on A_t's smallest eigenvalue.
 
-    A new H is diagonal: the ridge. For any other H, eigenvalues are treated as constants in derivatives, as they are
-    not differentiable if two are equal.
+    Without previous tokens, H is diagonal. Otherwise derivatives treat its eigenvalues as constants, as they are not
+    differentiable if two are equal.
     """
     H = problem.H[0]
     smallest = H.diagonal(dim1=-2, dim2=-1).amin(-1) if problem.new else torch.linalg.eigvalsh(H.detach())[:, 0]

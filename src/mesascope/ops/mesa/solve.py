@@ -23,23 +23,22 @@ from mesascope.shapes import Float, Tensor
 _MOST = 4.0
 # Largest -log g_t of a chunk whose factor is a good preconditioner if the ridge does not decay.
 _LITTLE = 0.75
-# Smallest chunks that are factorised as a preconditioner, and the cost of a factorisation in iterations.
+# Size up to which a chunk is preconditioned whole unless it exceeds _MOST; cost of a factorisation in iterations.
 _SMALLEST, _FACTORISED = 16, 6
 # Largest condition number at which a correction would not improve accuracy.
 _BENIGN = 5.0
-# Largest factor by which the solution may be smaller than that for the state before the chunk; rounding errors grow by
-# it.
+# Largest |first| / |x| without a correction (see `_benign`); rounding errors grow by this ratio.
 _SHRUNK = 10.0
-# Largest residual in units of rounding, and the same for the recurrence's residual in conjugate gradients.
+# Largest residual in units of rounding: of the system, and of the recurrence in conjugate gradients.
 _ROUNDING, _ARRIVED = 4.0, 8.0
-# Tolerance of conjugate gradients for corrections and when no value may be read, and their iterations in that case.
+# Tolerance of conjugate gradients in corrections and if no value may be read; iterations in the latter case.
 _COARSE, _UNREAD = 0.01, 30
-# Number of corrections before unsettled chunks are solved in float64, and of corrections when no value may be read.
+# Number of corrections before unsettled chunks are solved in float64; number of corrections if no value may be read.
 _CORRECTIONS, _UNREAD_CORRECTIONS = 4, 3
 
 
 class SolveResult(NamedTuple):
-    """Solution x, a lower bound on the condition number (infinite if no digit is accurate), and count of products."""
+    """Solution x, a lower bound on the condition number (infinite if no digit is accurate), and number of products."""
 
     x: Float[Tensor, "*chunks size dk"]
     condition: Float[Tensor, "*chunks"]
@@ -64,7 +63,7 @@ class Exact:
     heads: int
 
     def factor(self, equations: NormalEquations, q: Tensor) -> Factor | None:
-        """The factor of all chunks; None if the ridge does not decay or a chunk forgets too much."""
+        """The factor of all chunks; None if the ridge does not decay or, with ``reading``, a chunk forgets too much."""
         if not self.decaying or not q.numel():
             return None
         much = forgotten(equations.log_forget) > _MOST
@@ -84,7 +83,7 @@ class Exact:
         return _redone(equations, q, found, _dense, torch.float64)
 
     def required(self, found: SolveResult, q: Tensor) -> Tensor:
-        """Solution x; raise if a token has no accurate digit. If no value may be read, see `marked`."""
+        """Solution x; raise if a token has no accurate digit. If no value may be read, return `marked`."""
         if not self.reading:
             return self.marked(found)
         if not bool((found.condition <= 1 / torch.finfo(q.dtype).eps).all()):
@@ -167,10 +166,10 @@ def _settled(
 ) -> SolveResult:
     """Correct x by an approximate inverse until it solves the system up to rounding.
 
-    The criterion |q - A x| <= c eps (|A| |x| + |q|) is the residual of a dense solve. More accuracy would not help, as
-    y = G x and derivatives multiply x by keys. Before a correction, |A| is estimated by its largest diagonal entry: if
-    keys share a direction, a correction often gains a digit and costs little. Chunks that do not settle get an infinite
-    condition number.
+    The criterion |q - A x| <= c eps (|A| |x| + |q|) is that of a dense solve. More accuracy would not help, as y = G x
+    and derivatives multiply x by keys. Before the first correction, |A| is estimated by its largest diagonal entry.
+    This is too small if keys share a direction, but then a correction often gains a digit and costs little. Chunks that
+    do not settle get an infinite condition number.
     """
     largest, products = equations.diagonal().amax(-1), 0
     for correction in range(_CORRECTIONS + 1):
@@ -195,7 +194,7 @@ def _of_rounding(largest: Tensor, q: Tensor, x: Tensor, residual: Tensor) -> Ten
 
 
 def _redone(equations: NormalEquations, q: Tensor, found: SolveResult, work: Work, dtype: torch.dtype) -> SolveResult:
-    """The result, with unsettled chunks solved again by ``work``."""
+    """The result, with unsettled chunks solved again by ``work`` in ``dtype``."""
     lost = found.condition.isinf()
     if not bool(lost.any()):
         return found
@@ -223,8 +222,8 @@ def _iterated(equations: NormalEquations, q: Tensor) -> SolveResult:
     """Solve by conjugate gradients, preconditioned by the factor of the chunk or of its parts if that costs less.
 
     The number of iterations is about sqrt(kappa)/2 ln(2/tolerance). Without a preconditioner, kappa is about 1 + 4
-    h/ridge, with h the mean of H's diagonal, as a few large eigenvalues take one iteration each. With it, kappa depends
-    on the forget factors of the chunk.
+    h/ridge, with h the mean of H's diagonal; larger eigenvalues are few and take one iteration each. With the
+    preconditioner, kappa depends on the forget factors of the chunk.
     """
     pace = 0.5 * math.log(2 / max(_ARRIVED * torch.finfo(q.dtype).eps, 1e-16))
     mean = (equations.diagonal() - equations.ridge).amax(-2).mean(-1)
