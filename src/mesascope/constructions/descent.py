@@ -1,4 +1,7 @@
-"""Self-attention weights for gradient descent and GD++, after von Oswald et al. (2023)."""
+"""Self-attention weights for gradient descent and for GD++, which also transforms the inputs.
+
+Propositions, equations and appendices are those of von Oswald et al. (2023).
+"""
 
 from __future__ import annotations
 
@@ -47,9 +50,9 @@ def gradient_descent(
 ) -> Construction:
     """Proposition 1, stacked: ``steps`` linear self-attention layers that take ``steps`` gradient steps.
 
-    Each layer has W_KQ = diag(I, 0) and W_PV = (eta/N) [[0, 0], [W_0, -I]]: each layer subtracts the change in W x from
-    every token's target (eq. 8). If ``eta`` is a number, one layer is looped; if it is a sequence, layers are separate.
-    Weights are float64, and both learners agree to rounding.
+    Each layer has W_KQ = diag(I, 0) and W_PV = (eta/N) [[0, 0], [W_0, -I]]: it subtracts the change in W x from every
+    token's target (eq. 8). If ``eta`` is a number, one layer is looped; if it is a sequence, layers are separate.
+    Weights are float64, and both learners agree up to rounding.
 
     >>> network, algorithm = gradient_descent(d_in=2, d_out=1, eta=0.5, n_context=2)
     >>> network.products()[0].w_pv[0].tolist()
@@ -65,8 +68,8 @@ def gradient_descent_plus_plus(
 ) -> Construction:
     """GD++ (appendix A.10), stacked: each layer takes a gradient step and a curvature step x <- x - gamma X^T X x.
 
-    W_PV = [[-gamma I, 0], [(eta/N - gamma) W_0, -(eta/N) I]]. Eq. 23 omits the term in gamma W_0, which updates each
-    token's residual y - W_0 x when x changes; it vanishes for W_0 = 0.
+    W_PV = [[-gamma I, 0], [(eta/N - gamma) W_0, -(eta/N) I]]. Eq. 23 omits the term in gamma W_0, without which the
+    curvature step would change residuals y - W_0 x. It vanishes for W_0 = 0.
     """
     require_sizes(d_in=d_in, d_out=d_out, n_context=n_context, steps=steps)
     w0 = initial_weights(w0, d_out, d_in)
@@ -77,9 +80,9 @@ def gradient_descent_plus_plus(
 def kernel_gradient_descent(mlp: TokenMLP, d_out: int, eta: Sizes, n_context: int, steps: int = 1) -> Construction:
     """Proposition 2: a residual MLP on the inputs, then layers that descend on the features m(x) = x + MLP(x).
 
-    The MLP is padded by zeros: it reads and changes only the input part of a token. The attention layers come from
-    `gradient_descent`. The algorithm descends on 1/(2N) sum_i |W m(x_i) - y_i|^2: regression with the kernel m(x) .
-    m(x') of eq. 13. ``mlp`` maps inputs ``(*batch, rows, d_in)`` to the same shape; it is copied.
+    The MLP is padded by zeros: it reads and changes only the input part of a token. The attention layers are those of
+    `gradient_descent`. The algorithm descends on 1/(2N) sum_i |W m(x_i) - y_i|^2, which is regression with the kernel
+    m(x) . m(x') of eq. 13. ``mlp`` maps inputs ``(*batch, rows, d_in)`` to the same shape; it is copied.
     """
     require_instance("mlp", mlp, TokenMLP)
     require_count("d_out", d_out)
@@ -107,9 +110,9 @@ def copy_tokens(
     are one-hot; the last d_out entries are reserved for targets. The query keeps its position, which no later layer
     reads.
 
-    With ``"softmax"`` the sequence begins with a token of zero data. Without this token, no softmax layer can do both.
-    Its attention weights sum to 1, so every token's update averages the data with value matrices of the same sum.
-    Tokens of x need this sum to copy y, tokens of y need minus the identity.
+    With ``"softmax"`` the sequence begins with a token of zero data. Without it, one softmax layer cannot do both: its
+    attention weights sum to 1, so if all tokens had equal data, each would receive the sum of all heads' W_PV times the
+    data. For tokens of x this sum must copy y; for tokens of y it must be minus the identity.
 
     Source: von Oswald et al. (2023), Proposition 3 and appendix A.5, which only sketches the second head.
     """
@@ -137,7 +140,7 @@ def softmax_gradient_descent(d_in: int, d_out: int, eta: float, steps: int = 1, 
         softmax_i(s z) - softmax_i(-s z) = (2 s / N) (z_i - mean z) + O(s^3),
 
     and the prediction is eta/N sum_i y_i (x_i - mean x) . x_q (1 + O(s^2)): gradient descent on *centred* inputs. The
-    mean comes from the softmax denominators, which the expansion in eqs. 18 to 21 omits; no scale removes it. Any
+    mean comes from the softmax denominators, which the expansion in eqs. 18 to 21 omits; it remains at any scale. Any
     number of pairs is allowed. ``algorithm`` is the limit scale -> 0.
 
     >>> from mesascope.tasks import Context
@@ -176,7 +179,7 @@ def _construction(d_in: int, d_out: int, n_context: int, algorithm: GradientDesc
 def _products(
     d_in: int, d_out: int, rate: Tensor, gamma: Any = 0.0, w0: Tensor | None = None, width: int = 0, heads: int = 1
 ) -> Products:
-    """One step in the first head, on tokens that begin with the inputs and end with the targets; other heads are 0."""
+    """Products of one step in the first head, for tokens from inputs (first) to targets (last); other heads are 0."""
     width = width or d_in + d_out
     w_kq, w_pv = torch.zeros(2, heads, width, width, dtype=torch.float64)
     w_kq[0, :d_in, :d_in].fill_diagonal_(1.0)

@@ -21,7 +21,7 @@ def mesa_gradient_descent(d: int, eta: float, w0: Matrix | None = None) -> Const
     """One linear layer on tokens (-W_0 s_t, s_t, s_{t-1}) that takes one gradient step on all pairs up to t.
 
     W_KQ is I in the block of the key's s_{i-1} and the query's s_t, and W_PV writes -eta (s_i - W_0 s_{i-1}) into the
-    first channel. Weights are float64, and both predictors agree to rounding.
+    first channel. Weights are float64, and both predictors agree up to rounding.
 
     Source: von Oswald (2024), eq. 3.5.
 
@@ -86,7 +86,7 @@ def neumann_preconditioning(d: int, terms: int, bound: float, ridge: float = 1.0
 
 @register("construction", "mesa-least-squares", of="predictor", exact=True)
 def mesa_least_squares(d: int, ridge: float) -> Construction:
-    """One mesa layer on tokens (0, s_t, s_{t-1}) that solves the autoregressive problem at every t.
+    """One mesa layer on tokens (0, s_t, s_{t-1}): at every t, ridge regression of s_i on s_{i-1} for i <= t.
 
     Keys are s_{t-1}, values and queries s_t, and the output is written into the first channel with a minus sign.
 

@@ -128,7 +128,7 @@ def check_family(family: tasks.Family | tasks.SequenceFamily) -> None:
     """Check that ``family`` satisfies the contract of a task family.
 
     It is a frozen dataclass. ``sample`` draws the requested number of episodes or sequences, with consistent shapes and
-    finite numbers. Equal generators draw equal tasks, and other seeds draw other tasks.
+    finite numbers. Equal generators draw equal tasks; generators with another seed draw other tasks.
 
     >>> check_family(tasks.LinearRegression(n_context=3, d_in=2))
     >>> check_family(tasks.LinearDynamics(d=2, length=3))
@@ -175,7 +175,7 @@ def _asked(model: Any, rule: str, *inputs: Context | Tensor) -> Tensor:
 
 @contextmanager
 def _broken(rule: str, model: object) -> Iterator[None]:
-    """Within this context, errors become AssertionErrors: mesascope's keep their message, others follow ``rule``."""
+    """Within this context, errors become AssertionErrors; if not from mesascope, their message begins with ``rule``."""
     try:
         yield
     except Exception as error:
@@ -186,7 +186,7 @@ def _broken(rule: str, model: object) -> Iterator[None]:
 
 @contextmanager
 def _or_pass(switch: str) -> Iterator[None]:
-    """Append to the message of a broken rule the argument that turns the rule off."""
+    """Within this context, add to the message of a broken rule the argument that turns the rule off."""
     try:
         yield
     except AssertionError as error:

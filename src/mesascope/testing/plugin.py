@@ -1,4 +1,4 @@
-"""pytest plugin: a fixture that judges claims. Imports nothing of mesascope before a test uses the fixture."""
+"""pytest plugin with a fixture that judges claims. It loads other modules only to judge or report claims."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from mesascope.evidence import Bound, Source
 
 Records = list[dict[str, Any]]
-_JUDGED = pytest.StashKey[Records]()  # records of a test
+_JUDGED = pytest.StashKey[Records]()  # claim records of a test
 
 
 class Claims:
-    """Claims judged by one test: one that fails fails the test; one that is undecided makes the test undecided."""
+    """Claims judged by one test. A claim that fails fails the test; an undecided claim makes the test undecided."""
 
     def __init__(self, records: Records) -> None:
         self.records = records
@@ -30,7 +30,7 @@ class Claims:
         Args:
             id: name of the claim in messages and reports.
             sentence: the claim in words; ``id`` if empty.
-            quantifier: the quantity that must be within the bound; ``every`` takes numbers with standard errors.
+            quantifier: as in `mesascope.evidence.Claim`; ``every`` requires samples with standard errors.
             measures: description of the samples; ``id`` if empty.
             **options: further arguments of `mesascope.evidence.Claim`, such as ``over``, ``at_least``, ``statistic``.
         """
@@ -55,7 +55,7 @@ def claims(request: pytest.FixtureRequest) -> Claims:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the options."""
+    """Add the command-line options."""
     group = parser.getgroup("mesascope", "claims of mesascope")
     group.addoption(
         "--claims-report", type=Path, metavar="FILE", help="write all judged claims to FILE: .html, .md or .json"
@@ -64,7 +64,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Check the options."""
+    """Check the command-line options."""
     path = _report(config)
     if path is not None and path.suffix not in (".html", ".md", ".json"):
         raise pytest.UsageError(f"--claims-report must end in .html, .md or .json, but is {path}: rename it.")
@@ -107,13 +107,13 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 
 
 def _report(config: pytest.Config) -> Path | None:
-    """Path of the report of claims, relative to where pytest was started."""
+    """Path of the report of claims; relative paths start at the folder in which pytest was started."""
     path = config.getoption("--claims-report")
     return None if path is None else config.invocation_params.dir / path
 
 
 def _page(reports: list[Any], suffix: str) -> str:
-    """Content of the report of claims, with the claims of each file of tests."""
+    """Text of the report of claims; in HTML, claims are grouped by test file."""
     from mesascope.evidence import Verdicts
 
     verdicts = Verdicts({**record, "test": report.nodeid} for report in reports for record in report.claims)
