@@ -1,7 +1,4 @@
-"""Self-attention weights for gradient descent and for GD++, which also transforms the inputs.
-
-Propositions, equations and appendices are those of von Oswald et al. (2023).
-"""
+"""Weights for gradient descent and GD++, which also transforms inputs; numbers refer to von Oswald et al. (2023)."""
 
 from __future__ import annotations
 

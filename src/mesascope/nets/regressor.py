@@ -58,8 +58,7 @@ class InContextRegressor(HookedModule, Pretrained):
     entries, as in section 2 of von Oswald et al. (ICML 2023).
 
     Args:
-        w0: read-out W_0 ``(d_out, width - d_out)``, the initial weights of the algorithm that a construction
-            implements; zero if None.
+        w0: read-out W_0 ``(d_out, width - d_out)``: initial weights of a construction's algorithm; zero if None.
 
     >>> learner = InContextRegressorConfig(TransformerConfig(width=4)).build()
     >>> learner(Context(torch.ones(2, 5, 3), torch.ones(2, 5, 1)), torch.ones(2, 1, 3)).shape
