@@ -107,8 +107,8 @@ class Claim:
     """A falsifiable sentence about the results of a run.
 
     Args:
-        id: unique within its study.
-        sentence: the quantity, its object and the bound.
+        id: name, unique within the study.
+        sentence: the claim in words: the quantity, its object and the bound.
         reading: function from the results of a run, or from named arrays (see `column`), to samples ``(replicates,)``
             or ``(replicates, cases)``, with standard errors (from `Estimates`) or without. For ``bootstrap``, it may
             return a tuple of independent samples; paired data must be one sample.
@@ -116,22 +116,22 @@ class Claim:
         source: origin of the sentence.
         measures: description of the number; if empty, the words of the `Reading`.
         over: type of the replicates: seeds, pools, contexts, draws, sizes, algorithms or learners.
-        quantifier: the quantity that must be within the bound, in every case. ``every``: each replicate, with its
-            standard error; ``median``: that of the replicates, at least 8; ``share``: the fraction of replicates with a
-            true reading; ``bootstrap``: ``statistic`` of the samples, a function of medians or quartiles, with at least
-            20 replicates; ``exact``: each number, without error. If None, the default of the study, or ``every``.
+        quantifier: the quantity that must lie within the bound, in every case. ``every``: each replicate, with its
+            standard error. ``median``: the median over at least 8 replicates. ``share``: the fraction of replicates
+            whose reading is true. ``bootstrap``: ``statistic``, a function of medians or quartiles of at least 20
+            replicates. ``exact``: each number, without error. If None, the default of the study, or ``every``.
         at_least: minimum number of replicates for a verdict; if None, the default of the study, or 5.
-        premises: ids of claims that must hold, otherwise this claim is undecided; if None, those of the study, but none
-            for a claim about algorithms.
+        premises: ids of claims that must hold; otherwise this claim is undecided. If None, the premises of the study; a
+            claim about algorithms then has none.
         reported: the paper's value.
-        about: ``training``, or ``algorithms`` for claims that involve no trained network; only the latter may hold if
-            networks are hardly trained.
-        statistic: function of the samples, for ``bootstrap``. With an argument ``axis`` it is called once for all
-            resamples, as by `scipy.stats.bootstrap`, which is faster.
+        about: ``algorithms`` for claims that involve no trained network, otherwise ``training``. If networks are hardly
+            trained, only claims about algorithms may hold.
+        statistic: function of the samples, for ``bootstrap``. If it has an argument ``axis``, `scipy.stats.bootstrap`
+            calls it once for all resamples, which is faster.
         exact_because: the reason why ``exact`` numbers have no error.
-        former: bound, label or verdict before the claim was changed with its result known, for the ledger.
-        unlike: settings of the source from which the study departs, or a mapping from the presets that do so to these.
-            If the claim fails, its reason says that it was not run as in the source: it is no refutation.
+        former: bound, label or verdict before a change that was made after the result was known; for the ledger.
+        unlike: settings of the source from which the study departs, or a mapping from preset to such settings. If the
+            claim fails, its reason states the departure: the failure does not refute the source.
     """
 
     id: str
@@ -177,9 +177,9 @@ class Claim:
         self, quantifier: Quantifier = "every", at_least: int = 5, premises: tuple[str, ...] = (),
         unlike: str | Mapping[Any, str] = "",
     ) -> Claim:  # fmt: skip
-        """Return a copy with these defaults in place of None.
+        """Return a copy with these defaults for fields that are not set.
 
-        A claim about algorithms gets no premises, and only a printed one settings that its source has.
+        Premises themselves and claims about algorithms get no premises; only printed claims get ``unlike``.
         """
         own = () if self.about == "algorithms" or self.id in premises else premises
         return replace(
@@ -189,7 +189,7 @@ class Claim:
         )  # fmt: skip
 
     def departs(self, preset: str) -> str:
-        """Settings of the source from which a preset departs."""
+        """Settings of the source from which a preset departs; empty if it does not."""
         return self.unlike if isinstance(self.unlike, str) else self.unlike.get(preset, "")
 
     def bound(self, preset: str) -> Bound:

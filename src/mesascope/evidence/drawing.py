@@ -12,8 +12,8 @@ _GAP = "  "
 def drawn(columns: Sequence[Sequence[str]], width: float) -> str:
     """Lay out columns, each a title and its cells, in lines of at most ``width`` characters.
 
-    Long texts are wrapped at spaces; numbers and words stay whole. Columns that still do not fit are moved to a second
-    block, which repeats the first column. Only a word longer than a line is broken.
+    Long texts are wrapped at spaces. Columns that still do not fit move to further blocks, each of which repeats the
+    first column. Only words longer than a line are broken.
 
     >>> print(drawn([["seed", "0", "1"], ["what it is", "a first one", "another"], ["mse", "0.5 ± 0.1", "2"]], 24))
           what it

@@ -51,7 +51,7 @@ class Arrays(Tabular, Mapping[str, np.ndarray]):
         return f"Arrays of {_listed(f'{name} ({_axes(self.axes[name])})' for name in self)}"
 
     def table(self) -> Table:
-        """One row per index along the axes that most arrays share."""
+        """One row per index of the array with the most axes; arrays with any other axis are left out."""
         axes = max(self.axes.values(), key=len, default=())
         shared = [name for name in self if set(self.axes[name]) <= set(axes)]
         sizes = {axis: self[name].shape[i] for name in shared for i, axis in enumerate(self.axes[name])}
@@ -217,7 +217,7 @@ def _listed(names: Iterable[str]) -> str:
 
 
 def _correlated(mean: np.ndarray, covariance: np.ndarray) -> np.ndarray:
-    """Numbers with these means and covariances; the error is nan if the mean or its variance is not finite."""
+    """Numbers with these means and covariances; the error is nan if the mean or a covariance is not finite."""
     from uncertainties import correlated_values, ufloat
 
     values = np.empty(len(mean), dtype=object)

@@ -16,11 +16,11 @@ from mesascope.text import counted
 
 LEVEL = 0.99  # confidence level of each claim's interval
 RESAMPLES = 9_999
-# Normal intervals over skewed tasks and bootstrap intervals cover less than they state: they are computed at 99.9 %.
+# Factors on the error rate: these intervals can cover less than they state, so they are computed at 99.9 %.
 _STRICTER = {"every": 0.1, "bootstrap": 0.1}
-# Factor on the sample size from which on a larger sample would hardly decide a claim.
+# Largest multiple of the sample size that is suggested to decide a claim.
 _MOST_TIMES = 100
-# Minimum replicates: of seven, more than 1 in 100 samples lies on one side of the median.
+# Minimum numbers of replicates: with probability 1.6 %, all of seven lie on one side of the true median.
 _LEAST = {"bootstrap": 20, "median": 8}
 
 
@@ -47,7 +47,7 @@ def judge(claims: Iterable[Claim], results: Any, preset: str = "") -> Verdicts:
     Args:
         results: stages of a run by name; or named arrays, with replicates along the first axis; or a data frame or a
             structured array, with replicates as rows.
-        preset: the preset whose bounds apply, for claims with a bound for each preset.
+        preset: the preset whose bounds apply; required if a claim has one bound per preset.
 
     >>> from mesascope.evidence import Claim, below, column, ours
     >>> claim = Claim("faster", "It takes less time", column("time"), below(2), ours("a test"), quantifier="median")
@@ -85,8 +85,8 @@ def _record(
 ) -> dict[str, Any]:
     """Record of a claim: its interval, its verdict (holds, fails or undecided), the reason and the p-value.
 
-    The p-value is the smallest error rate at which the claim is still decided: 1 if the interval crosses the bound, and
-    None if there is no test, since the claim is exact, its premise does not hold, or it lacks replicates.
+    The p-value is the smallest error rate at which the claim is still decided, or 1 if the interval crosses the bound.
+    It is None if nothing is tested: the claim is exact, a premise does not hold, or the samples cannot be judged.
 
     Args:
         premises: records of the claim's premises, by id.
@@ -143,11 +143,11 @@ def least_replicates(claim: Claim) -> int:
 
 
 def _decide(claim: Claim, preset: str, read: tuple[_Samples, ...]) -> tuple[str, _Interval, str, float]:
-    """Verdict, the interval that is worst for it, a phrase about its rank, and the verdict's p-value.
+    """Verdict, worst interval, a phrase on how many intervals there are, and p-value.
 
-    A claim holds if the interval of each case, at the level by itself, lies inside the bound: if one case lies outside,
-    its interval does so with the probability of the level. It fails if, of m cases, k intervals lie outside at k / m of
-    the level, for a power of two k or all (Simes).
+    The claim holds if every interval lies inside the bound. If a case is truly outside, its own interval lies inside
+    with a probability of at most 1 %, however many other cases there are. The claim fails by Simes' rule: of m
+    intervals, at least k lie outside, each at the error rate k / m x 1 %, for k = m or a power of two.
     """
     bound, count = claim.bound(preset), min(len(sample.values) for sample in read)
     if not all(sample.values.size for sample in read):
@@ -208,11 +208,11 @@ def _least_error(decided: Callable[[float], Any]) -> float:
 
 
 def _needed(claim: Claim, bound: Bound, found: _Interval, shape: tuple[int, int]) -> str:
-    """Sample size that would decide the claim if value and spread stayed as they are."""
+    """Phrase with the sample size that would decide the claim if the value and the spread stayed the same."""
     from scipy.stats import t
 
     (value, low, high), (count, cases) = found, shape
-    if bound.low < value < bound.high:  # both ends have to come inside
+    if bound.low < value < bound.high:  # both ends must move inside
         gaps = [(value - low, value - bound.low), (high - value, bound.high - value)]
     else:
         gaps = [(high - value, bound.low - value)] if value <= bound.low else [(value - low, value - bound.high)]
@@ -222,7 +222,7 @@ def _needed(claim: Claim, bound: Bound, found: _Interval, shape: tuple[int, int]
     if claim.quantifier == "bootstrap":
         reach = reach * t.isf((1 - LEVEL) / 2, sizes - 1)
     enough = sizes[1:][(ratio * reach < reach[0])[1:]]
-    if claim.quantifier == "median" and bound.side(low, high) == "outside":  # in too few of several cases
+    if claim.quantifier == "median" and bound.side(low, high) == "outside":  # outside, but in too few of several cases
         enough = sizes[sizes > math.log2(2 * cases / (1 - LEVEL))]
     what = "evaluation tasks" if claim.quantifier == "every" else claim.over
     if not len(enough):
@@ -236,7 +236,7 @@ def _all_the_same(samples: _Samples) -> bool:
     return len(samples.values) > 1 and bool((np.ptp(samples.values, axis=0) == 0).all())
 
 
-# Intervals by the probability that the true value lies outside.
+# Function from the allowed probability that the true value lies outside to the intervals.
 _Intervals = Callable[[float], list[_Interval]]
 
 
@@ -275,7 +275,7 @@ def median_interval(values: np.ndarray, outside: float = 1 - LEVEL) -> np.ndarra
 
     Args:
         values: ``(replicates, ...)``.
-        outside: most probability that the true median lies outside.
+        outside: largest allowed probability that the true median lies outside.
 
     Returns:
         ``(3, ...)``: median, lower end, upper end.
@@ -314,8 +314,8 @@ def _bootstrap(claim: Claim, read: tuple[_Samples, ...]) -> _Intervals:
     """Percentile bootstrap interval of the statistic, widened for coverage with few replicates.
 
     The distance of each end from the statistic is multiplied by the ratio of Student's interval to the normal interval
-    at this sample size. If all percentiles are positive, the interval also contains the symmetric interval of the
-    logarithm, for statistics such as ratios.
+    at this sample size. If the statistic and its percentiles are positive, as for ratios, the interval also contains
+    the interval that is symmetric on a logarithmic scale.
     """
     from scipy.stats import bootstrap, norm, t
 
@@ -366,7 +366,7 @@ def _read(claim: Claim, results: Mapping[str, Any]) -> tuple[_Samples, ...]:
 
 
 def _result(what: str, function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a claim's function; an error in it makes this claim alone undecided."""
+    """Call a claim's function; if it raises an error, only this claim is undecided."""
     try:
         return function(*arguments)
     except Exception as error:

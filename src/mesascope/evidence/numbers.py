@@ -10,7 +10,7 @@ from mesascope.text import number_text, printable
 
 
 class Numbers(np.ndarray):
-    """An array of numbers with errors, which arithmetic propagates; printed to the digits that the errors allow.
+    """An array of numbers with errors, which arithmetic propagates; a number prints the digits that its error allows.
 
     >>> from uncertainties import ufloat
     >>> np.array([ufloat(0.41250, 0.0008), ufloat(2.0, 0.1)]).view(Numbers) / 2
@@ -30,7 +30,7 @@ class Numbers(np.ndarray):
 
 
 def unmasked(numbers: Any) -> np.ndarray:
-    """NumPy array of an array, a tensor or lists, with nan in place of masked entries.
+    """Convert an array, a tensor or lists to a NumPy array, with nan in place of masked entries.
 
     >>> unmasked(np.ma.masked_equal([1, -999], -999))
     array([ 1., nan])

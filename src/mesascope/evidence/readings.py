@@ -41,7 +41,7 @@ class Reading:
     Args:
         words: description of the numbers.
         read: function from the results to the numbers.
-        joined: True if the words need brackets in a longer expression.
+        joined: True if the words need parentheses in a longer expression.
     """
 
     words: str
@@ -90,7 +90,7 @@ class Reading:
 
 @dataclass(frozen=True)
 class StageReading:
-    """A stage of a run, the source of readings: see `stage`."""
+    """A stage of a run, from which readings are made: see `stage`."""
 
     name: str
     groups: Mapping[str, str] = field(hash=False)
@@ -143,7 +143,7 @@ class StageReading:
 
 
 def stage(name: str, **groups: str) -> StageReading:
-    """Stage of this name in the results of a run; ``groups`` are words for its learners and quantities."""
+    """Stage ``name`` in the results of a run; ``groups`` are words for its learners and quantities."""
     return StageReading(name, groups)
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
 import msgspec
 
-# Version of the schema. A field that is removed, renamed or redefined needs a new version; a new optional one does not.
+# Version of the schema. To remove, rename or redefine a field needs a new version; a new optional field does not.
 VERSION = 1
 
 _Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]

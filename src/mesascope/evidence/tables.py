@@ -12,7 +12,7 @@ from mesascope.errors import require_choice, require_package, shown
 from mesascope.evidence.drawing import drawn
 from mesascope.text import line_width
 
-# Maximum number of rows shown; longer tables show this many of the first and of the last rows.
+# Maximum number of rows shown; of a longer table, number of first and of last rows shown.
 _MOST_SHOWN, _ENDS = 80, 5
 
 
@@ -97,7 +97,7 @@ class Table(list):
         return f"<table><tr>{head}</tr>{''.join(f'<tr>{row}</tr>' for row in rows)}</table>"
 
     def _cells(self, columns: list[str], *, whole: bool = False) -> list[list[str]]:
-        """Texts of the rows to print; of a long table the ends, unless ``whole``."""
+        """Cells to print, row by row; only the ends of a long table, unless ``whole``."""
         whole = whole or len(self) <= _MOST_SHOWN
         lines = [[_text(row.get(c)) for c in columns] for row in (self if whole else [*self[:_ENDS], *self[-_ENDS:]])]
         return lines if whole else [*lines[:_ENDS], ["..."] * len(columns), *lines[-_ENDS:]]
@@ -142,7 +142,7 @@ def _plain(value: Any) -> Any:
 
 
 def _short(value: Any) -> str:
-    """Text of a value in one line; an array is shown by its shape, a number to its significant digits."""
+    """Text of a value on one line; an array is shown by its shape, a float with six digits."""
     if hasattr(value, "shape"):
         return f"array {tuple(value.shape)}"
     if isinstance(value, tuple):
@@ -151,7 +151,7 @@ def _short(value: Any) -> str:
 
 
 def _text(value: Any) -> str:
-    """Text of a cell in one line; texts and numbers with errors are not shortened."""
+    """Text of a cell on one line; texts and numbers with errors are not shortened."""
     if value is None:
         return ""
     if isinstance(value, float):

@@ -10,12 +10,12 @@ from mesascope.evidence.schema import VERSION
 from mesascope.evidence.tables import Table
 from mesascope.text import interval_text
 
-# Largest share of false verdicts among the decided claims of a ledger, in expectation.
+# Largest expected share of false verdicts among the decided claims of a ledger.
 RATE = 0.01
 
 
 class Verdicts(Table):
-    """Records of `judge`, one row each; printed are the claim, its interval, the bound and the verdict with its reason.
+    """Records of `judge`, one per row; prints the claim, its interval, the bound and the verdict with its reason.
 
     ``verdicts.columns`` lists all columns; `to_json`, `to_markdown`, `to_html` and `to_pandas` convert the table.
 
@@ -40,7 +40,7 @@ class Verdicts(Table):
         return json.dumps({"schema": VERSION, "claims": judged}, indent=2, allow_nan=False)
 
     def table(self, *more: str) -> Table:
-        """Table to print, with texts in place of numbers, and the columns ``more`` after the claim's id."""
+        """Table to print, with numbers as text, and with the columns ``more`` after the claim's id."""
         return Table(
             {
                 **{key: row[key] for key in ("study", "preset") if key in row},
@@ -63,9 +63,9 @@ def measured_text(record: Mapping[str, Any]) -> str:
 
 
 def controlled(records: Sequence[Mapping[str, Any]]) -> Verdicts:
-    """Records with the false discovery rate of all verdicts at most 1 %, by the rule of Benjamini and Hochberg.
+    """Records whose verdicts have a false discovery rate of at most 1 %, by the rule of Benjamini and Hochberg.
 
-    The rule is over all claims with a p-value. One that is decided by itself, but not among all, becomes undecided.
+    The rule applies to claims with a p-value. A claim that is decided alone, but not by the rule, becomes undecided.
     """
     errors = sorted(error for record in records if (error := record.get("p")) is not None)
     most = max((error for rank, error in enumerate(errors, 1) if error <= RATE * rank / len(errors)), default=0.0)
