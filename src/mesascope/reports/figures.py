@@ -37,7 +37,7 @@ STYLE: dict[Any, Any] = {
 def draw_figures(run: Run, figures: Sequence[Figure], results: Any = None) -> None:
     """Draw figures into a run's folder, from its results or from ``results`` if given.
 
-    A figure that raises an error is left out with a message; other figures and the claims are not affected.
+    A figure that raises an error is left out with a message, except for errors of the run directory or file system.
     """
     for figure in figures:
         try:
@@ -52,7 +52,7 @@ def draw_figures(run: Run, figures: Sequence[Figure], results: Any = None) -> No
 
 
 def own_style() -> AbstractContextManager[None]:
-    """Within this context, matplotlib uses its defaults and our style, and ignores the user's matplotlibrc."""
+    """Context in which matplotlib uses its defaults and our style, and ignores the user's matplotlibrc."""
     from matplotlib import rc_context, rcParamsDefault
 
     defaults: dict[Any, Any] = {name: value for name, value in rcParamsDefault.items() if "backend" not in name}
@@ -60,7 +60,7 @@ def own_style() -> AbstractContextManager[None]:
 
 
 def drawn(figure: Figure, results: Any) -> Any:
-    """Draw as a matplotlib ``Figure``, which notebooks display. Does not use pyplot."""
+    """Draw a figure as a matplotlib ``Figure``, which notebooks display; pyplot is not used."""
     from matplotlib.figure import Figure as Canvas
 
     class Drawing(Canvas):
@@ -78,7 +78,7 @@ def drawn(figure: Figure, results: Any) -> Any:
 
 
 def plotted(figures: Sequence[Figure], name: str | None, results: Any) -> Any:
-    """The figure of this name, or the first if None, drawn from results."""
+    """Draw the figure called ``name``, or the first figure if None."""
     known = {one.name: one for one in figures}
     name = next(iter(known)) if name is None else name
     require_choice("figure", name, known)

@@ -43,7 +43,7 @@ dt { font-weight: 600; float: left; clear: left; margin-right: .5rem; } dd { mar
 @media print { body { max-width: none; margin: 0; font-size: 11px; } .data { display: none; }
   figure, tr, dd { break-inside: avoid; } h2 { break-after: avoid; } .wide { overflow: visible; } }
 """
-# Names of a term, and its meaning. A text uses a term if it contains any of its names, singular or plural.
+# Names of each term, and its meaning. A text uses a term if it contains one of its names, singular or plural.
 _TERMS = """
 claim: a sentence that can be false, judged from the arrays of this run
 finding: a claim that is not a premise
@@ -81,18 +81,18 @@ tolerance: the largest squared difference of predictions, relative to their size
 # Colours of verdicts in the drawings of intervals, and their size.
 _COLOURS = {"holds": "#1a7f37", "fails": "#c0232c", "undecided": "#9a6700"}
 _WIDTH, _HEIGHT, _EDGE = 150, 22, 8
-# Fields of a config that the page shows elsewhere, or that are only for programs.
+# Fields of a config that the page shows elsewhere, or that only programs use.
 _APART = {"schema", "settings", "question", "source", "deviations", "hash", "kind", "study", "preset", "command"}
 
 
 def write_report(
     run: Run, tables: Mapping[str, Table] | None = None, method: str = "", found: Sequence[str] = ()
 ) -> Path:
-    """Write report.html from a run's folder, and ``tables`` by title; the page of an unfinished run states this.
+    """Write report.html from the files of a run, with further ``tables`` by title.
 
     Args:
-        method: tasks and networks of a study, in a sentence or two.
-        found: sentences at the top of the page; a summary of the claims if empty.
+        method: tasks and networks of a study, in one or two sentences.
+        found: sentences at the top of the page. If empty, a summary of the claims, or that the run has not finished.
     """
     config, claims = run.config, run.claims
     question = config.get("question", "")
@@ -122,7 +122,7 @@ def write_report(
 
 
 def claims_page(title: str, claims: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
-    """Page of judged claims without a run: a section with its claims for each name."""
+    """Page of judged claims without a run, in a section for each name."""
     tables = (f"<h2>{escape(name)}</h2>{_claims_table(own)}" for name, own in claims.items())
     found = _found([claim for own in claims.values() for claim in own]) or "<p>No claim was judged.</p>"
     body = "\n".join([f"<h1>{escape(title)}</h1>", found, *tables])
@@ -155,7 +155,7 @@ def _found(claims: Sequence[Mapping[str, Any]]) -> str:
 
 
 def found_text(claims: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Sentences that state how many findings hold, which do not, and if their premises hold."""
+    """Sentences that state how many findings hold, which do not, and whether premises hold."""
     names = {name for claim in claims for name in claim["premises"]}
     findings = [claim for claim in claims if claim["id"] not in names]
     premises = [claim for claim in claims if claim["id"] in names]
@@ -185,7 +185,7 @@ def reported_outside(claim: Mapping[str, Any]) -> bool:
 
 
 def interval_svg(claim: Mapping[str, Any]) -> str:
-    """Inline SVG of a claim's interval; the range that its bound allows is shaded."""
+    """Inline SVG of a claim's interval; the range within its bound is shaded."""
     numbers = {name: claim.get(name) for name in ("value", "low", "high", "bound_low", "bound_high")}
     known = [number for number in numbers.values() if number is not None and math.isfinite(number)]
     if numbers["value"] is None:
@@ -251,7 +251,7 @@ def _claims_table(claims: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _result(table: Table) -> str:
-    """A table of results, which scrolls on narrow screens; no line break separates a number from its error."""
+    """Table that scrolls on narrow screens; no line break separates a number from its error."""
     return f'<div class="wide result">{table._repr_html_().replace(" ± ", "&nbsp;±&nbsp;")}</div>'
 
 
@@ -264,7 +264,7 @@ def _figure(run: Run, name: str, caption: str, claims: Sequence[Mapping[str, Any
 
 
 def _image(name: str, svg: bytes) -> str:
-    """A figure as an image, inside which browsers run no scripts."""
+    """Image element of an SVG figure; browsers run no scripts in it."""
     encoded = base64.b64encode(svg).decode()
     return f'<img alt="{escape(name)}" src="data:image/svg+xml;base64,{encoded}">'
 

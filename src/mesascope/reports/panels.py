@@ -16,7 +16,7 @@ Results = Mapping[str, Any]
 # Role (key of its colour) and label of a line.
 Shown = tuple[str | float, str]
 
-# Colour-blind safe (Okabe-Ito), one colour for each role in every figure; further roles take shades of viridis.
+# Colours for each role, distinguishable by colour-blind readers (Okabe-Ito). Numbers as roles are shades of viridis.
 COLOURS = {
     "trained": "#0072B2",
     "gd": "#D55E00",
@@ -33,14 +33,14 @@ STYLES: dict[Any, Any] = {"gd": "--", "gd++": "-.", "centred": _DASHES, "interpo
 
 @dataclass(frozen=True)
 class Line:
-    """A curve ``y (points,)``, or one for each replicate ``(replicates, points)``, over ``x``: arrays or readings.
+    """A curve ``y``, ``(points,)`` or ``(replicates, points)``, over ``x``; both are arrays or readings.
 
     Standard errors of measurements are not drawn.
 
     Args:
         role: key of `COLOURS` for the curve's colour; a number from 0 to 1 is a shade.
-        each: draw every replicate; their mean and range if False.
-        marks: matplotlib's format, such as ``"o"`` for points alone.
+        each: draw every replicate; if False, their mean and range.
+        marks: matplotlib's format, such as ``"o"`` for points without a line.
         error: half the length of error bars, or two rows: lengths below and lengths above the points.
     """
 
@@ -66,10 +66,10 @@ class Level:
 
 @dataclass(frozen=True)
 class Grid:
-    """A heat map of numbers ``(rows, columns)`` with their values as text, and a name for each row and column.
+    """A heat map of ``values (rows, columns)``, also shown as text, with a name for each row and column.
 
     Args:
-        label: name of the numbers, beside the colours.
+        label: name of the numbers, beside the colour bar.
     """
 
     values: np.ndarray
@@ -154,7 +154,6 @@ class Figure:
 
     Args:
         name: name of its files.
-        caption: one or more sentences.
         panels: panels in reading order, ``columns`` in each row; or one `Matrices`.
         size: width and height in inches; chosen from the number of panels if None.
         share_y: one y axis for all panels.
@@ -180,7 +179,7 @@ def curves(
 
     Args:
         factor: factor on the columns.
-        each: draw every replicate; their mean and range if False.
+        each: draw every replicate; if False, their mean and range.
     """
     lines = [Line(stage["step"], factor * stage[column], *how, each) for column, how in columns.items()]
     return Lines(title, "training step", y, [*lines, *levels], log)
@@ -198,7 +197,7 @@ def sweep(
 def strip(y: str, names: Mapping[str, str], read: Callable[[Any], Mapping[str, Mapping[str, Any]]]) -> Lines:
     """One mark per replicate above the name of each method; ``read`` returns numbers by label and method.
 
-    Marks of different labels are side by side; methods that a run lacks have none.
+    Marks of different labels are side by side. A method that is missing in the results has no marks.
     """
 
     def lines(results: Any) -> list[Line]:

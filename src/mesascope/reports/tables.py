@@ -14,14 +14,14 @@ from rich.table import Table as RichTable
 from mesascope.evidence.verdicts import RATE, measured_text
 from mesascope.text import counted, line_width
 
-# Width of output that is not a terminal, and width of the lines between a table's five columns.
+# Console width if output is not a terminal, and width of borders and padding of a table with five columns.
 _NO_END, _BORDERS = 10_000, 14
 
 _VERDICT_STYLE = {"holds": "green", "fails": "bold red", "undecided": "yellow", "not yet run": "dim"}
 
 
 def console() -> Console:
-    """Standard output: a terminal has its own width; lines of a file are as long as the tables need."""
+    """Rich console on standard output, as wide as the terminal; lines in a file are not wrapped."""
     width = line_width()
     return Console(width=int(width) if math.isfinite(width) else _NO_END)
 
@@ -40,12 +40,12 @@ def counts_text(records: Sequence[Mapping[str, Any]]) -> str:
 def holding_text(records: Sequence[Mapping[str, Any]]) -> str:
     """Number of claims that hold, by kind: ``holding: 2 of 3 printed sentences, 1 of 1 premise``.
 
-    A premise of another claim counts as such; a control is a claim of ours whose source names it so.
+    A claim that is a premise of another counts as a premise. Controls are claims of ours whose source has this word.
     """
     runs = ("study", "run")
     premises = {(*map(record.get, runs), name) for record in records for name in record.get("premises", ())}
     found: dict[str, list[bool]] = {"printed sentence": [], "claim": [], "control": [], "premise": []}
-    for record in (record for record in records if "source" in record):  # not those that are not yet run
+    for record in (record for record in records if "source" in record):  # claims that are not yet run have no source
         own = record["source"].startswith(("ours", "derived"))
         kind = "printed sentence" if not own else "control" if "control" in record["source"] else "claim"
         kind = "premise" if (*map(record.get, runs), record["id"]) in premises else kind
@@ -77,7 +77,7 @@ def print_claims(records: Sequence[Mapping[str, Any]], console: Console, title: 
 
 
 def _width(least: int, whole: Iterable[str], records: Sequence[Mapping[str, Any]], key: str) -> int:
-    """Least width of a column that breaks no text in ``whole``, and no word in the records' values of ``key``."""
+    """Smallest column width from ``least`` on that breaks no text in ``whole`` and no word in the records' ``key``."""
     words = (word for record in records for word in (record.get(key) or "").split())
     return max([least, *map(len, whole), *map(len, words)])
 

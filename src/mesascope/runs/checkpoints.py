@@ -26,12 +26,12 @@ class TrainingCheckpoints:
     """Save, list and load the checkpoints of one training. Keeps the newest and those in ``keep``; writes are atomic.
 
     Each is a folder checkpoints/<training>/<step>/. Its weights.safetensors contains the training state by name:
-    ``weights/``, the optimiser's state and, if weights are averaged, ``average/``. ``result`` in manifest.json names
-    which of ``weights`` and ``average`` the run's networks use.
+    ``weights/``, the optimiser's state and, if weights are averaged, ``average/``. ``result`` in manifest.json is
+    ``average`` or ``weights``: the tensors that the run's networks use.
 
     Args:
         folder: checkpoints/<training> of a run directory.
-        config: the record of the training; checkpoints of other trainings are refused.
+        config: the record of the training; `load` raises for checkpoints of other trainings.
         device: device of loaded tensors.
         keep: steps whose checkpoints are kept.
     """
@@ -67,13 +67,13 @@ class TrainingCheckpoints:
             shutil.rmtree(self.folder / str(older))
 
     def steps(self) -> list[int]:
-        """Steps that have a complete checkpoint, in order; one that is being written is left out."""
+        """Steps with a complete checkpoint, in increasing order."""
         if not os.path.isdir(self.folder):
             return []
         return sorted(int(path.name) for path in self.folder.iterdir() if path.name.isdecimal() and path.is_dir())
 
     def like(self, others: Path, step: int) -> TrainingCheckpoints | None:
-        """Checkpoints with one at ``step``, of the same record, in another run's ``others`` folder, or None."""
+        """Checkpoints of the same record in ``others``, another run's folder; None if there is none at ``step``."""
         for manifest in sorted(others.glob(f"*/{step}/manifest.json")):
             with contextlib.suppress(RunDirectoryError):  # skip damaged checkpoints
                 if self._is_of(read_json(manifest)):
@@ -94,7 +94,7 @@ class TrainingCheckpoints:
 
     @contextlib.contextmanager
     def _placed(self, step: int) -> Iterator[Path]:
-        """Temporary folder to write to, renamed to the checkpoint of ``step`` on success."""
+        """Yield a temporary folder to write to; rename it to the checkpoint of ``step`` on success."""
         aside = self.folder / f".{step}.aside"
         shutil.rmtree(aside, ignore_errors=True)
         try:
@@ -132,7 +132,7 @@ class TrainingCheckpoints:
 
 
 def trained_network(checkpoints: Path, training: str, seed: int, step: int | None = None) -> torch.nn.Module:
-    """The network of a seed, built from the record and weights in a checkpoint, the newest if ``step`` is None.
+    """Build the network of a seed from the record and weights in a checkpoint, the newest if ``step`` is None.
 
     Raises:
         RunDirectoryError: the run has no checkpoints of this training.
@@ -157,7 +157,7 @@ def trained_network(checkpoints: Path, training: str, seed: int, step: int | Non
 
 
 def trained_on(checkpoints: Path, training: str) -> Any:
-    """The task family of a training, built from the record in the newest checkpoint.
+    """Build the task family of a training from the record in the newest checkpoint.
 
     Raises:
         RunDirectoryError: the run has no checkpoints of this training.
@@ -194,7 +194,7 @@ def weights_hash(checkpoints: Path, training: str) -> str | None:
 
 
 def _read(checkpoints: Path, training: str, step: int | None = None) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
-    """The record of a training and the tensors of a checkpoint, the newest if ``step`` is None."""
+    """Record of a training, and tensors of a checkpoint, the newest if ``step`` is None."""
     steps = kept_steps(checkpoints, training)
     step = steps[-1] if step is None else require_count("step", step, least=0)
     if step not in steps:

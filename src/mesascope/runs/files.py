@@ -34,17 +34,17 @@ def as_path(argument: str, value: str | os.PathLike[str]) -> Path:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write strict JSON, which has no nan: callers store null."""
+    """Write strict JSON, which has no nan; callers pass None instead."""
     write_aside(path, (json.dumps(value, indent=2, allow_nan=False) + "\n").encode())
 
 
 def damaged(path: Path, rule: str, found: str, remedy: str | None = None) -> RunDirectoryError:
-    """Error about a damaged file, with ``remedy`` or, if None, the remedy for files of this name."""
+    """Error about a damaged file, with ``remedy`` or, if that is None, the remedy for files of this name."""
     return RunDirectoryError(f"{path} must {rule}, but {found}: {remedy or FILES[path.name].remedy}.")
 
 
 def read_bytes(path: Path, remedy: str | None = None, missing: bytes | None = None) -> bytes:
-    """Bytes of a file; if there is no file, ``missing``, or an error if that is None."""
+    """Bytes of a file. If there is no file, return ``missing``, or raise if that is None."""
     try:
         return path.read_bytes()
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Finding runs on disk."""
+"""Functions that find and open runs on disk."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def open_run(path: str | Path) -> Run:
 def find_runs(folders: str | Path | Sequence[str | Path]) -> tuple[list[Run], list[str]]:
     """Runs in the given folders, oldest first, and an error message for each unreadable run.
 
-    A given folder may itself be a run. If it neither is nor contains a run, a message states this.
+    A given folder may itself be a run. A message names each folder that neither is nor contains a run.
     """
     found: dict[Path, None] = {}
     damaged: list[str] = []

@@ -26,8 +26,8 @@ class BusyError(RunDirectoryError):
 def locked(folder: Path) -> Iterator[None]:
     """Keep other processes from writing to a folder.
 
-    The operating system releases the lock of a killed process. If the file system has no locks, a file with the process
-    and machine replaces the lock. If that process has ended, the next process on the same machine removes the file.
+    The operating system releases the lock of a killed process. On file systems without locks, a file with the process
+    and machine replaces the lock. Once that process has ended, the next process on its machine removes the file.
     """
     from filelock import FileLock, SoftFileLock, Timeout
 

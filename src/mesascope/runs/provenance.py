@@ -1,4 +1,4 @@
-"""Provenance of a run: device, machine, packages and commit. Imports torch only when it is needed."""
+"""Provenance of a run: device, machine, packages and commit. Imports torch only to query the device."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def made_with(device: str, command: str) -> dict[str, Any]:
 
 
 def tell_of_other_packages(path: str | Path, config: Mapping[str, Any]) -> None:
-    """Print the packages whose versions differ from those that the run was started with."""
+    """Print the packages whose versions have changed since the run was started."""
     for package, then in config.get("versions", {}).items():
         if then != (now := installed(package)):
             print(
@@ -68,7 +68,7 @@ def available_device(name: str) -> str:
 
 
 def machine(device: str) -> str:
-    """Name of a GPU, or architecture and number of torch threads."""
+    """Name of the GPU, or architecture of the CPU and number of torch threads."""
     import torch
 
     if device.startswith("cuda"):
@@ -77,7 +77,7 @@ def machine(device: str) -> str:
 
 
 def _processor() -> str:
-    """Model of the processor, which decides on the order of sums."""
+    """Model of the processor. The order of sums, and so their rounding, can depend on it."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -94,7 +94,7 @@ def installed(package: str) -> str:
 
 
 def git(folder: Path, *words: str) -> str:
-    """Output of git in a folder, whatever repository the environment names.
+    """Output of git in a folder; environment variables GIT_* are ignored.
 
     Raises:
         OSError, subprocess.SubprocessError: git is not installed, or refuses.

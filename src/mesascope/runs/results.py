@@ -29,10 +29,10 @@ PRESENTATION = ("cli", "explore", "reports", "testing", "__main__.py", "progress
 
 
 class Results(Mapping[str, Stage]):
-    """The stages of a run by name, each read from results/<name>.npz on first use.
+    """Stages of a run by name, each read from results/<name>.npz on first use.
 
     results/index.json contains the checksum of each stage, and hashes of the settings and code that computed it.
-    Damaged files, and those of other runs, are refused.
+    Reading a stage raises an error if its file is damaged or comes from another run.
 
     Args:
         folder: results/ of a run.
@@ -62,7 +62,7 @@ class Results(Mapping[str, Stage]):
         return "\n".join(f"{name}: {shown(self[name])}" for name in self)
 
     def save(self, name: str, stage: Stage) -> None:
-        """Store a stage under a name, which also names its file."""
+        """Store a stage as <name>.npz."""
         if problem(name, Name) or not name:
             refuse("the name of a stage", "be free of slashes", name, "choose another")
         if not isinstance(stage, Stage):
@@ -82,7 +82,7 @@ class Results(Mapping[str, Stage]):
         return made and os.path.exists(self.folder / f"{name}.npz")
 
     def is_complete(self) -> bool:
-        """True if there are stages and none of their files is missing."""
+        """True if there are stages, and all their files exist."""
         names = list(self)
         return bool(names) and all(os.path.exists(self.folder / f"{name}.npz") for name in names)
 

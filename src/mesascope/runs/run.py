@@ -1,4 +1,4 @@
-"""One run and its folder: the only code that reads and writes it. Imports no torch."""
+"""A run and the files in its folder. Imports no torch."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from mesascope.runs.schemas import FILES, KINDS, SCHEMA, problem
 _DECIDES = ("kind", "study", "preset", "settings", "seed", "device")
 # Files of a finished run whose checksums are in finished.json.
 _LEFT = ("claims.json", "metrics.jsonl", "results/index.json", "identification.json")
-# Folder of the trainings that were trained in processes of their own, each in a run that this one takes over.
+# Folder of runs that each train one training in a process of its own; the enclosing run takes them over.
 PARTS = "parts"
-# Files that may be in the folder if the process was killed while it created the run.
+# Files that can be left in the folder if the process is killed while it creates the run.
 _EMPTY = {*LOCKS, ".config.json.aside"}
 
 
@@ -88,13 +88,13 @@ class Run:
         return cls(path, config)
 
     def check(self) -> None:
-        """Raise if a file of the run is damaged; called before the run continues."""
+        """Raise if the times, captions, metrics or stages are damaged. Called before the run continues."""
         _ = self.times, self.captions
         self.require_unchanged("metrics.jsonl")
         self.results.check()
 
     def require_unchanged(self, *names: str) -> None:
-        """Raise if files of a finished run were changed: those in ``names``, or else claims, metrics and stages."""
+        """Raise if files of a finished run were changed: those in ``names``, by default all in finished.json."""
         for name, left in self._left.items():
             path = self.path / name
             if (not names or name in names) and (own := checksum(path)) != left:
@@ -107,7 +107,7 @@ class Run:
         return locked(self.path)
 
     def discard_if_new(self) -> None:
-        """Remove the folder of a run that contains only its configuration; its lock must be free."""
+        """Remove the run's folder if it has no metrics, checkpoints or results yet; its lock must be free."""
         beginnings = {*LOCKS, "config.json", "timing.json"}
         files = list(self.path.iterdir())
         if {file.name for file in files} <= beginnings:
@@ -116,7 +116,7 @@ class Run:
             self.path.rmdir()
 
     def discard_parts(self) -> None:
-        """Remove the runs of single trainings, which this run has taken over."""
+        """Remove the runs of single trainings; call it after this run has taken them over."""
         shutil.rmtree(self.path / PARTS, ignore_errors=True)
 
     @property
@@ -126,19 +126,19 @@ class Run:
 
     @property
     def is_complete(self) -> bool:
-        """True if the run is finished and none of its stages is missing."""
+        """True if the run is finished, all its stages exist, and their index is unchanged."""
         if not (self.is_finished and self.results.is_complete()):
             return False
         return self._left.get("results/index.json") in (None, checksum(self.results.folder / "index.json"))
 
     @property
     def _left(self) -> dict[str, str]:
-        """Checksums of the run's files when it finished; empty for unfinished runs and those of older versions."""
+        """Checksums of the run's files when it finished; empty for unfinished runs and runs of older versions."""
         return read_json(self.path / "finished.json", missing={})
 
     @property
     def study(self) -> Any:
-        """The run's study: a registered one, or the one in the user's file that the run was started from.
+        """The run's study: a registered study, or the one in the user's file from which the run was started.
 
         Raises:
             RunDirectoryError: the study is not registered, or the file no longer defines it.
@@ -172,7 +172,7 @@ class Run:
             self._find_results()  # the code hash includes the study's file
 
     def move_device(self, device: str) -> None:
-        """Store the device where an unfinished run goes on, and that where it began. The caller holds the lock."""
+        """Store the device on which an unfinished run continues, and where it began. The caller holds the lock."""
         began = f"{self.config['device']} ({self.config.get('machine', 'unknown')})"
         self.config = {"begun_on": began, **self.config, "device": device, "machine": machine(device)}
         self.config["hash"] = _hash(self.config)
@@ -183,7 +183,7 @@ class Run:
         """The run's settings, as an object of its study's class.
 
         Raises:
-            RunDirectoryError: see `study`; or the fields of the study's settings have changed since.
+            RunDirectoryError: see `study`; also if the fields of the study's settings have changed since.
         """
         return self.settings_of(self.study)
 
@@ -199,7 +199,7 @@ class Run:
 
     @property
     def afresh(self) -> str:
-        """Remedy with the command that repeats the run in another folder."""
+        """Remedy in error messages: the command that repeats the run in another folder."""
         try:
             words = shlex.split(self.config.get("command", ""))
         except ValueError:  # not a command that mesascope stored
@@ -212,13 +212,13 @@ class Run:
 
     @property
     def claims(self) -> Verdicts:
-        """Claims with their verdicts from when the run finished; empty before that."""
+        """Claims with the verdicts stored when the run finished; empty before that."""
         return Verdicts(read_json(self.path / "claims.json", missing=[]))
 
     def save_claims(self, records: Sequence[Mapping[str, Any]]) -> None:
-        """Store the claims and checksums of the run's files; the run is then finished.
+        """Store the claims, and checksums of the run's files; the run is then finished.
 
-        A finished run logs no more metrics, so their first checksum is kept.
+        If the run was finished before, the checksum of its metrics is kept, as it logs no more.
         """
         write_json(self.path / "claims.json", list(records))
         first = {name: left for name, left in self._left.items() if name == "metrics.jsonl"}
@@ -265,7 +265,7 @@ class Run:
         return kept_steps(self._checkpoints(), training)
 
     def family(self, training: str) -> Any:
-        """The task family of a training, to `sample` new tasks from or to compare the network on."""
+        """The task family of a training, to `sample` new tasks or to compare the network with others."""
         from mesascope.runs.checkpoints import trained_on
 
         return trained_on(self._checkpoints(), training)
@@ -287,12 +287,12 @@ class Run:
     def append_metrics(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Append one JSON object for each row, and flush to disk.
 
-        Rows have a training, a step, a seed, and numbers; None replaces numbers that are not finite.
+        A row has a training, a step, a seed and metrics: finite numbers, or None in place of other numbers.
         """
         append(self.path / "metrics.jsonl", _lines(rows))
 
     def rewind_metrics(self, training: str, step: int) -> None:
-        """Drop the rows of ``training`` after ``step``, which are logged again, and an incomplete last line."""
+        """Drop an incomplete last line, and the rows of ``training`` after ``step``, which will be logged again."""
         kept = _lines(row for row in self.metrics() if row["training"] != training or row["step"] <= step)
         if kept != read_bytes(self.path / "metrics.jsonl", missing=b""):
             write_aside(self.path / "metrics.jsonl", kept)
@@ -345,7 +345,7 @@ class Run:
         """Draw a figure of the run's study, by its name in `captions`, from the run's arrays.
 
         Returns:
-            The figure of matplotlib, which a notebook shows.
+            Matplotlib's figure, which notebooks show.
 
         Raises:
             ArgumentError: the study has no such figure.

@@ -1,4 +1,4 @@
-"""Schemas of the files of a run, with a remedy for each."""
+"""Schemas of the files of a run, and a remedy for each file that is damaged."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ class StudyConfig(Config):
     preset: str
     settings: dict[str, Any]
     device: str
-    begun_on: NotRequired[str]  # device and machine, of a run that was resumed on another device
+    begun_on: NotRequired[str]  # first device and machine, if the run was resumed on another
     reuse: NotRequired[str]
     defined_in: NotRequired[str]
 
 
 class SweepConfig(TypedDict):
-    """sweep.json in the folder of a sweep: the points that were asked for last."""
+    """sweep.json in the folder of a sweep: its settings and seeds when it was last started."""
 
     schema: int
     task: str
