@@ -1,4 +1,4 @@
-"""Tasks on workers until each is done or has failed, whatever dies meanwhile; tasks and answers are small records."""
+"""Tasks on workers that may die: each task ends as done or failed. Tasks and outcomes are small records."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from mesascope.errors import MesascopeError, one_line
 from mesascope.progress import STOP
 from mesascope.runs.locks import BusyError
 
-# Seconds between two looks at the workers, and until a task is tried again that another process is at.
+# Longest wait for an event, and wait before a task is tried again whose folder another process uses, in seconds.
 _EVERY, _LATER = 0.5, 1.0
-# Deaths of workers in a row without any progress of their task, after which the task has failed.
+# A task fails if this many workers in a row die on it without progress.
 _DEATHS = 10
 # Environment variables for the number of threads of torch and numpy.
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-# Sweeps that this process, a worker, was asked to stop.
+# Topics of the crews that asked this worker process to stop.
 _STOPPED: set[str] = set()
 
 
@@ -34,10 +34,10 @@ class Task(NamedTuple):
     """A piece of work.
 
     Args:
-        label: its name in messages.
-        record: JSON that the work is called with.
-        folder: folder that it writes to, in which more files appear as it proceeds.
-        log: file to which a worker writes what the work prints.
+        label: name in messages.
+        record: JSON argument of the work.
+        folder: folder that the work writes to; new files, and more metrics, are progress.
+        log: file for the printed output of the work.
     """
 
     label: str
@@ -48,14 +48,14 @@ class Task(NamedTuple):
 
 @dataclass
 class Crew:
-    """Progress of tasks: names of those that are waiting, running, done, and failed with a sentence.
+    """Tasks and their state: keys that are waiting, running or done, and an error message for each that has failed.
 
     Args:
-        work: function of a task's record, importable on the workers.
+        work: function of a task's record; workers must be able to import it.
         tasks: the tasks by key.
         retries: number of times that a failed task is tried again.
         threads: number of torch threads of each worker.
-        show: called with this object whenever something changed, and twice a second.
+        show: called with this object after each event, and at least twice a second.
     """
 
     work: Callable[[Any], None]
@@ -71,9 +71,9 @@ class Crew:
 
     def __post_init__(self) -> None:
         self.topic = f"mesascope-{uuid.uuid4().hex}"
-        self._heard: queue.SimpleQueue[Any] = queue.SimpleQueue()  # futures that are done, and keys that have begun
+        self._heard: queue.SimpleQueue[Any] = queue.SimpleQueue()  # finished futures, and keys of started tasks
         self._futures: dict[Any, str] = {}
-        self._queue = [(0.0, key) for key in self.tasks]  # with the time before which each must not begin
+        self._queue = [(0.0, key) for key in self.tasks]  # with the earliest time of each task to start
         self.waiting |= {*self.tasks}
         self._tries = dict.fromkeys(self.tasks, 0)
         self._deaths = dict.fromkeys(self.tasks, 0)
@@ -83,9 +83,10 @@ class Crew:
         """Do all tasks on the client's workers.
 
         Raises:
-            KeyboardInterrupt: Ctrl-C, once the running tasks have reached a checkpoint; a second one ends them at once.
+            KeyboardInterrupt: after Ctrl-C, once running tasks have reached a checkpoint; after a second one, at once.
+            MesascopeError: the connection to the scheduler is lost.
         """
-        client.subscribe_topic(self.topic, lambda event: self._heard.put(event[1]))  # in another thread
+        client.subscribe_topic(self.topic, lambda event: self._heard.put(event[1]))  # called in another thread
         try:
             while self._futures or self._queue:
                 try:
@@ -102,7 +103,7 @@ class Crew:
             self.show(self)
 
     def _feed(self, client: Any) -> None:
-        """Submit as many tasks as there are threads; dask would assign all others to workers that are busy."""
+        """Submit one task per free thread; dask would assign further tasks to busy workers."""
         room = max(sum(client.nthreads().values()), 1) - len(self._futures)
         for due, key in self._queue[:]:
             if room > 0 and time.monotonic() >= due:
@@ -121,7 +122,7 @@ class Crew:
         future.add_done_callback(self._heard.put)
 
     def _step(self, client: Any) -> None:
-        """Handle what is heard next, if anything is within half a second."""
+        """Wait for the next event, at most half a second, and handle it."""
         try:
             heard = self._heard.get(timeout=_EVERY)
         except queue.Empty:
@@ -161,7 +162,7 @@ class Crew:
             self._queue.append((time.monotonic() + seconds, key))
 
     def _outcome(self, key: str, future: Any) -> tuple[str, str]:
-        """Outcome of an attempt: done, failed or dead (with a sentence), again, busy or stopped."""
+        """Outcome of an attempt: done, failed or dead (with a message), again, busy or stopped."""
         from distributed import KilledWorker
 
         if future.status == "finished":
@@ -181,7 +182,7 @@ class Crew:
         )
 
     def _stop(self, client: Any) -> None:
-        """Let running tasks reach a checkpoint, and begin no others."""
+        """Let running tasks reach a checkpoint, and start no others."""
         self.stopping = True
         self._queue.clear()
         print("mesascope: running points stop at their next checkpoint; Ctrl-C ends them now.", file=sys.stderr)
@@ -191,14 +192,14 @@ class Crew:
 def attempt(
     work: Callable[[Any], None], key: str, record: dict[str, Any], log: str, topic: str, threads: int
 ) -> tuple[str, str]:
-    """Do a task in a worker process; return its outcome and, if it failed, a sentence."""
+    """Do a task in a worker process; return its outcome and, if it failed, an error message."""
     from distributed import get_worker
 
     if topic in _STOPPED:
         return "stopped", ""
     STOP.clear()
     get_worker().log_event(topic, key)
-    os.environ.update(dict.fromkeys(THREADS, str(threads)))  # for a torch that is imported later
+    os.environ.update(dict.fromkeys(THREADS, str(threads)))  # torch reads them if it is imported later
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(threads)
     Path(log).parent.mkdir(parents=True, exist_ok=True)
@@ -216,11 +217,11 @@ def attempt(
 
 
 def dask_setup(worker: Any) -> None:
-    """Prepare a worker of this machine: it leaves Ctrl-C to the process that started it, and ends with it."""
+    """Prepare a worker on this machine: it ignores Ctrl-C, and ends when the process that started it ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def end() -> None:
-        sys.stdin.read()  # until the other end of the pipe is closed
+        sys.stdin.read()  # returns once the other end of the pipe is closed
         os._exit(1)
 
     threading.Thread(target=end, daemon=True).start()
@@ -236,7 +237,7 @@ def _sentence(error: BaseException) -> str:
 
 
 def _files(folder: Path) -> Any:
-    """Names of a folder's files, and the length of its log: more of them are progress."""
+    """Names of a folder's files, and the size of its metrics.jsonl; a change in either is progress."""
     names = {str(file.relative_to(folder)) for file in folder.rglob("*")}
     metrics = folder / "metrics.jsonl"
     with contextlib.suppress(OSError):

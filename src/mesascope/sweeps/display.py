@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from mesascope.sweeps.crew import Crew
     from mesascope.sweeps.sweep import Sweep
 
-# Least seconds between two lines of a log.
+# Minimum seconds between two lines of a log.
 _EVERY = 5.0
 
 
 @contextlib.contextmanager
 def progress_of(sweep: Sweep) -> Iterator[Callable[[Crew], None]]:
-    """Within this context, a function that shows the progress of a crew on standard error."""
+    """Yield a function that shows the progress of a crew on standard error."""
     if not (sys.stderr.isatty() and os.environ.get("TERM") not in ("dumb", "unknown")):
         yield _Lines(sweep)
         return
@@ -33,7 +33,7 @@ def progress_of(sweep: Sweep) -> Iterator[Callable[[Crew], None]]:
 
 
 class _Lines:
-    """A line when the counts have changed, at most every few seconds, and for every failure."""
+    """Print a line for every failure, and one when the counts have changed, at most every five seconds."""
 
     def __init__(self, sweep: Sweep) -> None:
         self.sweep, self.last, self.at, self.failed = sweep, "", 0.0, 0
@@ -49,7 +49,7 @@ class _Lines:
 
 
 def counts(sweep: Sweep, crew: Crew) -> str:
-    """Numbers of points that are done, running, waiting and failed, and the time left."""
+    """Numbers of done, running, waiting and failed points, and the time left."""
     numbers = (
         f"{len(crew.done)} done, {len(crew.running)} running, {len(crew.waiting)} waiting, {len(crew.failed)} failed"
     )
@@ -58,7 +58,7 @@ def counts(sweep: Sweep, crew: Crew) -> str:
 
 
 def seconds_left(sweep: Sweep, crew: Crew) -> float | None:
-    """Time until all points are done, from the mean time of those that are, if half of each running point is left."""
+    """Estimated time until all points are done, if each takes the mean time and running points are half done."""
     times = sweep.seconds(crew.done)
     if not times or not crew.running:
         return None

@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from mesascope.runs import Run
     from mesascope.sweeps.sweep import Sweep
 
-# Most figures, and most panels of a figure, on the page.
+# Maximum number of figures on the page, and of panels in a figure.
 _MOST = 24
 
 
 def gathered(sweep: Sweep) -> Table:
-    """Rows for each point and claim, then each point and number; a function's numbers pool the seeds of all blocks."""
+    """One row per point and claim, then per point and measured number; a function's numbers pool its seed blocks."""
     finished = sweep.finished()
     if not sweep.is_study:
         return Table(_of_function(sweep, finished))
@@ -65,7 +65,7 @@ def _of_function(sweep: Sweep, finished: Sequence[tuple[Any, Run]]) -> Iterator[
 
 
 def _by_name(run: Run) -> dict[str, np.ndarray]:
-    """Measured numbers of a run that have one value for each network: ``stage: name``, each ``(seeds,)``."""
+    """Measured numbers of a run with one value per seed: ``(seeds,)`` by ``stage: name``."""
     found: dict[str, np.ndarray] = {}
     for name, stage in run.results.items():
         start = "" if run.config["kind"] == "sweep" else f"{name}: "
@@ -91,7 +91,7 @@ def _numbers(place: Mapping[str, Any], numbers: Mapping[str, np.ndarray]) -> Ite
 
 
 def shown_table(table: Table) -> Table:
-    """The table to print: claims, or numbers if there are none, with intervals as text."""
+    """Table to print: claims, or numbers if there are no claims, with intervals as text."""
     claims = [row for row in table if "verdict" in row]
     return Table(
         {
@@ -135,12 +135,12 @@ def write_gathered(sweep: Sweep) -> None:
 
 
 def failures(sweep: Sweep) -> list[tuple[str, str]]:
-    """Label and sentence of each point that failed."""
+    """Label and error message of each point that failed."""
     return [(point.label, sweep.failed[point.key]) for point in sweep.points if point.key in sweep.failed]
 
 
 def _figures(sweep: Sweep, table: Table) -> dict[str, bytes]:
-    """SVG figures by caption: a curve or a heat map for each name over the settings that vary."""
+    """SVG figures by caption: for each name, a curve or heat maps over the settings that vary."""
     from mesascope.reports import Figure, figure_files
 
     axes = {name: [_cell(value) for value in values] for name, values in sweep.axes.items() if len(values) > 1}
@@ -161,7 +161,7 @@ def _figures(sweep: Sweep, table: Table) -> dict[str, bytes]:
 
 
 def _panels(name: str, axes: Mapping[str, list[Any]], rows: Sequence[Mapping[str, Any]]) -> Iterable[Any]:
-    """A panel for each choice of all settings but the last two: a heat map, or one curve if a single number varies."""
+    """Heat maps over the last two settings, one per choice of the others; or a curve over a single numeric setting."""
     from mesascope.reports import Grid, Line, Lines
 
     *others, last = axes

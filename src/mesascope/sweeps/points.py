@@ -1,4 +1,4 @@
-"""Points of a sweep: runs of a study, or of a function, at one choice of settings and one block of seeds."""
+"""Points of a sweep: each is a run of a study or function at one choice of settings and one block of seeds."""
 
 from __future__ import annotations
 
@@ -35,13 +35,12 @@ class Point:
 
     Args:
         task: name of a study, ``path.py:NAME``, or ``module:function``.
-        place: folder that modules are imported from.
+        place: folder from which modules are imported.
         preset: preset of a study; empty for a function.
         changes: values of the settings that the sweep varies, by dotted name.
         settings: record of all settings.
-        seed: the first of its seeds.
-        seeds: the number of its seeds.
-        device: device that it computes on.
+        seed, seeds: first seed, and number of seeds.
+        device: device of the run.
     """
 
     task: str
@@ -55,24 +54,24 @@ class Point:
 
     @property
     def key(self) -> str:
-        """Hash of everything that determines the numbers, which names the folder of the run."""
+        """Hash of the task, preset, settings, seeds and device; name of the run's folder."""
         own = [Path(self.task).name, self.preset, self.settings, self.seed, self.seeds, self.device]
         return record_hash(own)
 
     @property
     def block(self) -> str:
-        """Its seeds as text, such as ``0:20``."""
+        """Seeds as text, such as ``0:20``."""
         return f"{self.seed}:{self.seed + self.seeds}"
 
     @property
     def label(self) -> str:
-        """Its settings and seeds in words."""
+        """Varied settings and seeds in words."""
         named = [f"{name.replace('_', '-')} {value}" for name, value in self.changes.items()]
         return ", ".join([*named, f"seeds {self.block}"])
 
 
 def load_task(task: str, place: str = "") -> Study | Callable[..., Any]:
-    """The study or function of a name, ``path.py:NAME`` or ``module:function``.
+    """Load a study by name, or a study or function from ``path.py:NAME`` or ``module:function``.
 
     Raises:
         ArgumentError: there is no such study, file, module or function.
@@ -108,7 +107,7 @@ def _callable(task: str, found: Any) -> Callable[..., Any]:
 
 
 def run_point(record: Mapping[str, Any]) -> None:
-    """Run a point in its folder, or continue it; a finished one is reported again. A worker calls this."""
+    """Run or continue a point in its folder; judge and report a finished point again. Workers call this."""
     point, folder = Point(**record["point"]), Path(record["folder"])
     task = load_task(point.task, point.place)
     if callable(task):
@@ -131,7 +130,7 @@ def _run_study(point: Point, study: Study, folder: Path) -> None:
 
 
 def _run_function(point: Point, function: Callable[..., Any], folder: Path) -> None:
-    """Call the function for each seed, and store its numbers seed by seed."""
+    """Call the function for each seed, and store the numbers after each call."""
     from mesascope.reports import write_report
 
     run = _function_run(point, function, folder)
@@ -172,7 +171,7 @@ def _function_run(point: Point, function: Callable[..., Any], folder: Path) -> R
 
 
 def _numbers(point: Point, returned: Any) -> dict[str, float]:
-    """Numbers of a function by name."""
+    """Return a function's numbers by name; raise unless they are finite."""
     numbers = {str(name): plain(value) for name, value in returned.items()} if isinstance(returned, Mapping) else None
     wrong = not numbers or any(
         name in _OWN or isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value)

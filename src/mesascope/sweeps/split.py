@@ -1,4 +1,4 @@
-"""The trainings of one study side by side: each in a worker and a run folder of its own, which the run takes over."""
+"""Parallel trainings of one run: each in a worker and a run folder of its own. The run then takes them over."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from mesascope.sweeps.workers import connected
 from mesascope.text import counted
 from mesascope.training import Ensemble, Training
 
-# Fields of a config that are a run's own.
+# Fields of a config that `Run.create` sets.
 _OWN = ("schema", "kind", "id", "hash")
 
 
 def train_side_by_side(study: Study, settings: Any, run: Run, workers: int) -> None:
     """Train the networks of a new or interrupted run in worker processes; `run_study` then takes them over.
 
-    Trainings that start from others, or from measurements, wait for these: they train in a later round, or in the run
-    itself. Numbers are byte-identical to those of one process with as many torch threads.
+    Trainings that need the networks of others train in a later round. Trainings that need measurements train in
+    `run_study`. Numbers are byte-identical to those of one process with the same number of torch threads.
 
     Raises:
         RunDirectoryError: a training failed.
-        KeyboardInterrupt: Ctrl-C, once all trainings have reached a checkpoint.
+        KeyboardInterrupt: after Ctrl-C, once all running trainings have reached a checkpoint.
     """
     with run.lock():
         run.move_study(study.defined_in)
@@ -64,7 +64,7 @@ def _train(run: Run, names: Sequence[str], client: Any) -> None:
 
 
 def train_part(record: Mapping[str, Any]) -> None:
-    """Train one kind of networks of a run, in a run folder of its own. A worker calls this."""
+    """Do one training of a run, in a run folder of its own. Workers call this."""
     from mesascope.ops.products import exact_convolutions, exact_products
     from mesascope.training import keep_freed_memory
 
@@ -84,7 +84,7 @@ def train_part(record: Mapping[str, Any]) -> None:
 
 
 def _open(study: Study, settings: Any, run: Run) -> list[str]:
-    """Names of the trainings that can be trained now, in the order of the study."""
+    """Names of the trainings that can start now, in the order of the study."""
     lab = _PartLab(run, settings, run, "")
     with contextlib.suppress(Exception):  # the run itself raises the same error
         study.measure(lab, settings)
@@ -92,7 +92,7 @@ def _open(study: Study, settings: Any, run: Run) -> list[str]:
 
 
 class _Told:
-    """Line for each training that is done."""
+    """Print a line for each training that is done."""
 
     def __init__(self, tasks: Mapping[str, Task]) -> None:
         self.tasks, self.done = tasks, 0
@@ -108,7 +108,7 @@ class _TrainedError(Exception):
 
 
 class _PartLab(Lab):
-    """A lab that trains only ``wanted``, loads what is trained, and measures nothing."""
+    """A lab that trains only ``wanted``, loads finished trainings, and measures nothing."""
 
     def __init__(self, run: Run, settings: Any, whole: Run, wanted: str) -> None:
         super().__init__(run, settings.seeds)
@@ -129,6 +129,6 @@ class _PartLab(Lab):
             checkpoints = TrainingCheckpoints(folder, record, self.device, keep=training.keep)
             if checkpoints.steps()[-1:] == [training.steps]:
                 return go(lambda step, networks: None, checkpoints, lambda step, metrics: None)
-        if not Path(own).exists():  # else the run continues it
+        if not Path(own).exists():  # otherwise the run itself continues it
             self.open.append(name)
         return Missing(len(record["seeds"]))

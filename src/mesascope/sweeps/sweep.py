@@ -31,18 +31,18 @@ SWEEP = "sweep.json"
 
 
 class Sweep(Tabular):
-    """A study, or a function of settings and a seed, at all choices of settings and all blocks of seeds.
+    """Runs of a study, or of a function of settings and a seed, for all choices of settings and all blocks of seeds.
 
-    Each point is a run in the folder ``out``, named by the hash of its settings. Points that are finished there are
-    skipped, also those of an earlier sweep with fewer settings; others continue where they stopped.
+    Each point is a run in a folder inside ``out``, named by a hash of its settings. Finished points are skipped, even
+    if an earlier sweep with other settings ran them. Interrupted points continue.
 
     Args:
         task: name of a study, ``path.py:NAME`` of a study or function, or ``module:function``. A function takes a
             mapping of settings and a seed, and returns numbers by name.
-        settings: for each setting to vary, by dotted name, its values; the others are those of the preset.
+        settings: values of each setting to vary, by dotted name. Other settings are those of the preset.
         seeds: blocks of seeds, such as ``"0:20"`` or ``"0:10,10:20"``. A study trains a network for each seed of a
             block, in one run; a function is called for each. Default: the seeds of the preset, or ``0:1``.
-        preset: settings of a study to start from.
+        preset: preset of a study.
         out: folder of the sweep; ``runs/sweep-<name>`` if None.
         device: device of all points.
 
@@ -71,7 +71,7 @@ class Sweep(Tabular):
         self.axes = {name.replace("-", "_"): to_record(values) for name, values in _checked(settings or {}).items()}
         self.out = as_path("out", Path("runs") / f"sweep-{self.name}" if out is None else out)
         self.blocks = _blocks(seeds) if seeds else []
-        self.failed: dict[str, str] = {}  # sentences of the points that failed in this session, by key
+        self.failed: dict[str, str] = {}  # error messages of the points that failed in this session, by key
         self._seconds: dict[str, float] = {}
         self.points = [
             self._point(found, dict(zip(self.axes, values, strict=True)), block)
@@ -82,7 +82,7 @@ class Sweep(Tabular):
 
     @classmethod
     def resume(cls, out: str | Path) -> Sweep:
-        """The sweep that was last started in a folder."""
+        """Recreate the sweep that was last started in a folder."""
         out = as_path("the folder of a sweep", out)
         own = read_json(out / SWEEP)
         code = Path(own["place"]), Path(own["task"].rpartition(":")[0])
@@ -105,13 +105,13 @@ class Sweep(Tabular):
 
         Args:
             client: a ``dask.distributed.Client``; ``workers`` processes of this machine if None.
-            retries: number of times that a failed point is tried again. A worker that dies is replaced; its point
-                continues, and has failed when ten workers in a row died without any progress of it.
+            retries: number of times that a failed point is tried again. A worker that dies is replaced, and its point
+                continues. The point fails if ten workers in a row die without progress.
             threads: number of torch threads of each worker.
             show: called with the progress, a `Crew`; None prints nothing.
 
         Raises:
-            KeyboardInterrupt: Ctrl-C, once the running points have reached a checkpoint.
+            KeyboardInterrupt: after Ctrl-C, once the running points have reached a checkpoint.
         """
         from mesascope.sweeps.crew import Crew
         from mesascope.sweeps.gathering import write_gathered
@@ -135,13 +135,13 @@ class Sweep(Tabular):
         return self
 
     def table(self) -> Table:
-        """A row for each setting and claim, and for each setting and measured number, of all finished points."""
+        """Claims and measured numbers of all finished points, each in a row with its settings."""
         from mesascope.sweeps.gathering import gathered
 
         return gathered(self)
 
     def plan(self) -> dict[str, Any]:
-        """Numbers of points: all, finished, begun; seconds of a finished point on average, and of all that are left."""
+        """Numbers of all, finished and begun points; mean seconds per finished point, and estimated seconds left."""
         done, left = self._sorted()
         times = self.seconds([point.key for point in done])
         each = sum(times) / len(times) if times else None
@@ -152,7 +152,7 @@ class Sweep(Tabular):
         }  # fmt: skip
 
     def seconds(self, keys: Iterable[str]) -> list[float]:
-        """Time that each of these points took, from its timing.json."""
+        """Time of each of these points in seconds, from its timing.json."""
         for key in keys:
             if key not in self._seconds:
                 self._seconds[key] = sum(Run.open(self.out / key).times.values())
@@ -163,7 +163,7 @@ class Sweep(Tabular):
         return [(point, Run.open(self.out / point.key)) for point in self._sorted()[0]]
 
     def _sorted(self) -> tuple[list[Point], list[Point]]:
-        """Points that are finished, and those that are not."""
+        """Finished and unfinished points."""
         there = {point.key: _is_finished(self.out / point.key) for point in self.points}
         done, left = ([point for point in self.points if there[point.key] is wanted] for wanted in (True, False))
         return done, left
@@ -195,7 +195,7 @@ class Sweep(Tabular):
 
 
 def _is_finished(folder: Path) -> bool:
-    """True for a run whose last files are there; a damaged one runs again, and fails with the sentence for its file."""
+    """True if a run is complete and has a report. A damaged run is not: it runs again, and fails with a message."""
     with contextlib.suppress(RunDirectoryError):
         ends = (folder / name for name in ("config.json", "finished.json", "report.html"))
         return all(file.exists() for file in ends) and Run.open(folder).is_complete

@@ -16,12 +16,12 @@ from mesascope.errors import ArgumentError, MesascopeError, one_line, require_ch
 from mesascope.sweeps.crew import THREADS
 
 QUEUES = {"slurm": "SLURMCluster", "pbs": "PBSCluster", "lsf": "LSFCluster"}
-# Each death of a worker is reported, so that a crew counts them.
+# Report each death of a worker, as `Crew` counts them.
 _SETTINGS = {
     "distributed.scheduler.allowed-failures": 0,
     "distributed.worker.profile.enabled": False,
 }
-# Seconds between two looks for dead workers, and until the first worker must be there.
+# Seconds between two checks for dead workers, and within which the first worker must start.
 _EVERY, _FIRST = 0.1, 120.0
 
 
@@ -34,7 +34,7 @@ def connected(
     Args:
         workers: number of worker processes to start.
         scheduler: address of a running scheduler, such as ``tcp://host:8786``, whose workers are used.
-        queue: slurm, pbs or lsf: workers are jobs, and a job that ends is replaced.
+        queue: slurm, pbs or lsf. Workers are jobs of this queue; a job that ends is replaced.
         options: arguments ``name=value`` of dask-jobqueue's cluster, such as ``walltime=02:00:00``.
         threads: number of torch threads of each worker.
 
@@ -46,7 +46,7 @@ def connected(
     require_count("threads", threads)
     if scheduler and queue:
         raise ArgumentError(f"queue must be left out beside a scheduler, but is {queue!r}: pass one of them.")
-    from dask import config  # after the check that it is installed
+    from dask import config  # after the check that dask is installed
 
     logging.getLogger("distributed").setLevel(logging.CRITICAL)  # dead workers are replaced and counted here
     with config.set(_SETTINGS):
@@ -64,7 +64,7 @@ def connected(
 def queue_cluster(queue: str, workers: int, threads: int = 1, options: Sequence[str] = ()) -> Any:
     """The dask-jobqueue cluster of a job queue, with ``workers`` jobs of one worker each.
 
-    dask-jobqueue's own configuration file applies to whatever ``options`` leave out.
+    By default, a job has 1 core, 1 process and 4 GB. dask-jobqueue's configuration file sets other missing options.
     """
     require_choice("queue", queue, QUEUES)
     jobqueue = require_package("dask_jobqueue", f"--queue {queue}", "cluster")
@@ -90,7 +90,7 @@ def queue_cluster(queue: str, workers: int, threads: int = 1, options: Sequence[
 
 @contextlib.contextmanager
 def _local(distributed: Any, workers: int, threads: int) -> Iterator[Any]:
-    """Client of a scheduler in this process, and of worker processes that are replaced when they die."""
+    """Client of a scheduler in this process; worker processes that die are replaced."""
     with (
         distributed.LocalCluster(n_workers=0, dashboard_address=":0") as cluster,
         distributed.Client(cluster) as client,
@@ -106,7 +106,7 @@ def _local(distributed: Any, workers: int, threads: int) -> Iterator[Any]:
 
 
 class _Processes:
-    """Worker processes of this machine, which end with this process."""
+    """Worker processes on this machine; they end when this process ends."""
 
     def __init__(self, address: str, workers: int, threads: int) -> None:
         self._command = [
