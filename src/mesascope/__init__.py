@@ -19,8 +19,8 @@ The most used names are listed here; ``help(mesascope.compare)`` describes one:
     Measurement                         a number with its standard error
 
 Other names are in `mesascope.tasks`, `learners`, `nets`, `constructions`, `adapters`, `training`, `lenses`, `studies`
-and `testing`. Names load on first use (each package lists its own in an ``__init__.pyi``), so the command line starts
-fast, and reading a run directory does not import torch.
+and `testing`. Each package lists its names in ``__init__.pyi`` and loads them on first use. The command line therefore
+starts fast, and reading a run directory does not import torch.
 """
 
 import traceback as _traceback
@@ -33,7 +33,7 @@ _loaded, __dir__, _names = _lazy_loader.attach_stub(__name__, __file__)
 
 
 def __getattr__(name: str) -> object:
-    """Load a name. pydoc gets no ``__all__``, or help(mesascope) would repeat 13,000 inherited lines."""
+    """Load a name; hide ``__all__`` from pydoc, as help(mesascope) would repeat 13,000 inherited lines."""
     if name != "__all__" or any(frame.f_globals["__name__"] == "pydoc" for frame, _ in _traceback.walk_stack(None)):
         return _loaded(name)
     return _names

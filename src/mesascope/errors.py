@@ -19,7 +19,7 @@ __all__ = [
     "require_double", "require_instance", "require_number", "require_package", "shown",
 ]  # fmt: skip
 
-# Names on PyPI of modules with a different name.
+# PyPI names of modules whose import name differs.
 DISTRIBUTIONS = {"sklearn": "scikit-learn", "PIL": "pillow", "dask_jobqueue": "dask-jobqueue"}
 
 
@@ -40,11 +40,11 @@ class NumericalError(MesascopeError, ArithmeticError):
 
 
 class MissingPackageError(MesascopeError, ImportError):
-    """An optional package is not installed."""
+    """An optional package is not installed, or cannot be imported."""
 
 
 class RunDirectoryError(MesascopeError):
-    """A run directory is missing, damaged, or written by a newer version."""
+    """A run directory is missing, damaged, in use, or has another schema version."""
 
 
 def shown(value: object) -> str:
@@ -61,13 +61,13 @@ def shown(value: object) -> str:
 
 
 def one_line(error: object) -> str:
-    """Message of another package's error, on one line of at most 200 characters and without its full stop."""
+    """Message of another package's error, on one line of at most 200 characters, without the full stop."""
     line = " ".join(str(error).split()).rstrip(".")
     return line if len(line) <= 200 else f"{line[:197]}..."
 
 
 def raised(error: BaseException | None) -> str:
-    """Type and message of another package's error, for use within a sentence."""
+    """Type and message of another package's error, for use in a sentence."""
     return f"{type(error).__name__} ({one_line(error)})"
 
 
@@ -85,7 +85,7 @@ def refuse(
 
 def plain(value: Any) -> Any:
     """Convert a NumPy scalar to a Python number, bool or string; return other values unchanged."""
-    numpy = sys.modules.get("numpy")  # without the import there are no NumPy scalars
+    numpy = sys.modules.get("numpy")  # no NumPy scalar exists before NumPy is imported
     return value.item() if numpy is not None and isinstance(value, numpy.generic) else value
 
 
@@ -163,10 +163,10 @@ def require_double(device: object) -> None:
 
 
 def require_package(module: str, user: str, extra: str = "") -> ModuleType:
-    """Import ``module``, which only ``user`` needs; raise if it is not installed or fails to import.
+    """Import ``module``, which ``user`` needs; raise if it is not installed or fails to import.
 
     Args:
-        extra: the extra of mesascope that installs the module.
+        extra: optional dependency group of mesascope that installs the module.
 
     >>> require_package("no_such", "to_pandas")
     Traceback (most recent call last):

@@ -20,10 +20,10 @@ def write_aside(path: Path, content: bytes) -> None:
 
 @contextlib.contextmanager
 def replacing(path: Path, suffix: str = "aside") -> Iterator[Path]:
-    """Within this context, a path beside ``path``; its file is renamed to ``path`` at the end, or removed on an error.
+    """Yield a temporary path beside ``path``; rename its file to ``path`` at the end, or remove it on an error.
 
     Args:
-        suffix: ending of its name, such as the process id if several processes may write the same file.
+        suffix: ending of the temporary name. Pass the process id if several processes may write ``path``.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{path.name}.{suffix}")
@@ -48,7 +48,7 @@ def _flushed(path: Path, mode: str, content: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
-        error.filename = error.filename or str(path)  # errors of a full disk do not name the file
+        error.filename = error.filename or str(path)  # the error of a full disk does not name the file
         raise
 
 

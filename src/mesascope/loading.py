@@ -1,4 +1,4 @@
-"""Import of objects from users' own Python files."""
+"""Import of objects from users' Python files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["from_file", "in_file", "module_of"]
 
 
 def in_file(spec: str) -> bool:
-    """True for ``path.py:NAME``, also without the name.
+    """True for ``path.py:NAME`` and for ``path.py``.
 
     >>> in_file("mine.py:STUDY"), in_file("package.module:function")
     (True, False)
@@ -28,10 +28,10 @@ def in_file(spec: str) -> bool:
 
 
 def from_file(spec: str, kind: type = object) -> Any:
-    """The object ``NAME`` of type ``kind`` in a Python file, from ``path.py:NAME``.
+    """Import the object ``NAME``, of type ``kind``, from the Python file in ``path.py:NAME``.
 
     Raises:
-        ArgumentError: the file cannot be read, raises an error, or defines no such name.
+        ArgumentError: the file cannot be read, raises an error or defines no such object, or the name is missing.
     """
     path, _, name = spec.rpartition(":") if not spec.endswith(".py") else (spec, "", "")
     try:
@@ -50,7 +50,7 @@ def from_file(spec: str, kind: type = object) -> Any:
 
 
 def module_of(path: Path) -> ModuleType:
-    """Import a Python file as a module; it can import from its folder. It runs once, and again if it was edited.
+    """Import a Python file as a module; run it again only if it was edited. It can import from its folder.
 
     Raises:
         ArgumentError: the file raises an error.
@@ -81,7 +81,7 @@ def module_of(path: Path) -> ModuleType:
 
 
 class _Loader(importlib.machinery.SourceFileLoader):
-    """Loader that always compiles the file: cached bytecode is stale if the file was edited within the same second."""
+    """Loader that always compiles the file: cached bytecode can be stale if the file was edited within a second."""
 
     def get_code(self, fullname: str) -> Any:
         return self.source_to_code(self.get_data(self.path), self.path)

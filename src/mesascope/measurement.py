@@ -16,7 +16,7 @@ __all__ = ["Measurement"]
 
 @dataclass(frozen=True, repr=False)
 class Measurement(Tabular):
-    """A mean over ``n`` independent tasks, with its standard error.
+    """A mean over ``n`` independent tasks, or a ratio of two such means, with its standard error.
 
     >>> print(Measurement(0.41250, 0.0008, 100_000), Measurement(2.193e8, 1.3e8, 100), sep="; ")
     0.41250 ± 0.0008; 2.2e+08 ± 1e+08

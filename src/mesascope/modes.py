@@ -1,4 +1,4 @@
-"""Isolation of public functions from torch's global modes. Imports torch only when a function is called."""
+"""Isolation of public functions from torch's global modes. Only calls of these functions import torch."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ __all__ = ["guarded", "without_deprecations_of_torch"]
 
 _Call = TypeVar("_Call", bound=Callable[..., Any])
 
-# Parts of torch's errors about tensors that were made in a mode, and names of the mode.
+# Parts of torch's error messages, and the mode in which the tensors were made.
 _MADE_ELSEWHERE = {"nference tensor": "in torch.inference_mode", "meta tensor": "on the device 'meta'"}
 
 
 def guarded(function: _Call, *, meta: bool = False) -> _Call:
-    """Wrap ``function`` so that it runs in torch's default modes, whichever modes its caller has set.
+    """Wrap ``function`` so that its results do not depend on the torch modes of its caller.
 
-    Default modes are: gradients enabled, no inference mode, no autocast, and float32 and CPU as default dtype and
-    device. So results never depend on the modes around a call. The setting of deterministic algorithms, and modes that
-    a learner sets during the call, do not change.
+    During a call, gradients are enabled, inference mode and autocast are off, the default dtype is float32 and the
+    default device is the CPU. The setting of deterministic algorithms, and modes that a learner sets during the call,
+    do not change.
 
     Args:
-        meta: keep the default device "meta", on which networks are built without memory.
+        meta: keep the default device "meta", which builds networks without allocating memory.
 
     Raises:
         ArgumentError: weights or tensors were made in inference mode, or on the device "meta".
@@ -52,7 +52,7 @@ def guarded(function: _Call, *, meta: bool = False) -> _Call:
 
 
 def _against_others(meta: bool) -> list[contextlib.AbstractContextManager[Any]]:
-    """Contexts that restore torch's default modes; empty if they are set."""
+    """Contexts that restore torch's default modes; empty if all modes have their defaults."""
     import torch
 
     found: list[contextlib.AbstractContextManager[Any]] = []
@@ -71,7 +71,7 @@ def _against_others(meta: bool) -> list[contextlib.AbstractContextManager[Any]]:
 
 @contextlib.contextmanager
 def without_deprecations_of_torch() -> Iterator[None]:
-    """Within this context, torch 2.14 does not warn that its own forward-mode derivatives use `torch.jit.script`."""
+    """Suppress the warning of torch 2.14 that its own forward-mode derivatives use `torch.jit.script`."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "`torch.jit", FutureWarning)
         yield

@@ -1,7 +1,7 @@
-"""Calls of modules with other tensors than their own, and copies of modules.
+"""Calls of modules with replaced tensors, and copies of modules.
 
-A tensor that a module contains several times, as with tied weights or one part under two names, has one entry under the
-first of its names. If it is replaced, it is replaced everywhere.
+A tensor with several names (tied weights, or one submodule under two names) is listed once, under its first name.
+Replacing it replaces it under all names.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ __all__ = [
 Module = TypeVar("Module", bound=nn.Module)
 Result = TypeVar("Result")
 
-# Checkpointing runs parts of a module again in the backward pass, when its own tensors have been restored.
+# Checkpointing runs parts of a module again in the backward pass, after the original tensors are restored.
 _CHECKPOINTED = (
     "must not checkpoint activations, nor save tensors by other hooks, where its weights are exchanged, as for members "
     "of an ensemble and tasks of MAML: switch checkpointing off."
 )
-# Attributes of modules that contain tensors, and attributes that every module has.
+# Attributes that contain a module's tensors, and attributes that every module has.
 _HELD = ("_parameters", "_buffers")
 _OF_EVERY_MODULE = frozenset(vars(nn.Module()))
-# Modules on which vmap has failed.
+# Modules that vmap cannot run, or whose backward hooks it would ignore.
 _IN_TURN: WeakSet[nn.Module] = WeakSet()
 
 
 def names_of(module: nn.Module) -> dict[str, list[str]]:
-    """All names of each parameter and buffer, by its first name.
+    """All names of each parameter and buffer, by first name.
 
     >>> module = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2, bias=False))
     >>> module[1].weight = module[0].weight
@@ -59,12 +59,12 @@ def names_of(module: nn.Module) -> dict[str, list[str]]:
 
 
 def put(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """Replace a module's tensors everywhere in the module."""
+    """Replace parameters and buffers, given by first name, under all their names."""
     _put([part.__dict__[kind] for part in module.modules() for kind in _HELD], _by_identity(module, tensors))
 
 
 def _by_identity(module: nn.Module, tensors: Mapping[str, Tensor]) -> dict[int, Tensor]:
-    """Tensors by the ids of the tensors that they replace."""
+    """New tensors by the id of the tensor that each replaces."""
     own = dict(module.named_parameters()) | dict(module.named_buffers())
     return {id(own[name]): tensor for name, tensor in tensors.items()}
 
@@ -77,9 +77,9 @@ def _put(held: list[dict[str, Any]], others: Mapping[int, Tensor]) -> None:
 
 
 def fill(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """Load parameters and buffers into a module by their first names, as in the checkpoint of a training state.
+    """Load parameters and buffers into a module, given by first name as in checkpoints of a training.
 
-    `torch.nn.Module.load_state_dict` needs each tensor under all of its names, and accepts only persistent buffers.
+    `torch.nn.Module.load_state_dict` needs each tensor under all its names, and accepts only persistent buffers.
     """
     every = {alias: tensors[name] for name, names in names_of(module).items() if name in tensors for alias in names}
     kept = module.state_dict().keys()
@@ -90,13 +90,13 @@ def fill(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
 def run_with(
     module: nn.Module, tensors: Mapping[str, Tensor], inputs: tuple[Any, ...]
 ) -> tuple[Any, dict[str, Tensor]]:
-    """Call a module with other tensors in place of its own, and restore it afterwards, even after errors.
+    """Call a module with ``tensors`` in place of its own, and restore it afterwards, even after errors.
 
-    `torch.func.functional_call` does not restore modules that contain one part under two names. Attention's fast path
-    is disabled, as it has no derivatives, and embeddings have dense gradients, as `torch.func.vmap` needs.
+    `torch.func.functional_call` does not restore modules that contain one submodule under two names. The fast path of
+    attention is disabled, as it has no derivatives. Embeddings get dense gradients, which `torch.func.vmap` requires.
 
     Returns:
-        Output of the call, and the buffers that it replaced by other tensors rather than changed in place.
+        Output, and the buffers that the call assigned anew; buffers changed in place are not included.
 
     Raises:
         ArgumentError: the module checkpoints activations, or has parts that torch.jit has compiled.
@@ -165,7 +165,7 @@ def _tensors_in(value: Any) -> list[Tensor]:
 
 
 def _exchanged(value: Any, others: Mapping[int, Tensor]) -> Any:
-    """The value with its tensors replaced by ``others``, by id."""
+    """Copy of a value in which ``others``, by id, replace its tensors."""
     if isinstance(value, Tensor):
         return others.get(id(value), value)
     if type(value) is dict:
@@ -175,7 +175,7 @@ def _exchanged(value: Any, others: Mapping[int, Tensor]) -> Any:
 
 @contextlib.contextmanager
 def _without_checkpoints(module: nn.Module) -> Iterator[None]:
-    """Within this context, gradient checkpointing raises, by saved-tensor hooks and by `CheckpointFunction`."""
+    """Raise if the module checkpoints activations in this context (by saved-tensor hooks or `CheckpointFunction`)."""
     function = checkpoint.CheckpointFunction
     checkpoint.CheckpointFunction = _Refused  # type: ignore[misc]
     try:
@@ -202,8 +202,8 @@ def at_once(
 ) -> Result:
     """Map ``call``, which runs a module, over the leading axis of its arguments; return ``in_turn()`` if vmap cannot.
 
-    vmap cannot run recurrent layers and modules that read values, among others, and ignores modules' backward hooks.
-    Errors of the module itself are then raised by ``in_turn``, with the message of a plain call.
+    vmap ignores backward hooks of modules. It cannot run, for example, recurrent layers, or modules whose control flow
+    depends on values of tensors. If the module itself raises an error, ``in_turn`` raises it as a plain call would.
     """
     if module not in _IN_TURN and not any(
         part._backward_hooks or part._backward_pre_hooks for part in module.modules()
@@ -222,7 +222,7 @@ def at_once(
 
 
 def hooks_count() -> contextlib.AbstractContextManager[Any]:
-    """Within this context, compiled modules run uncompiled, as compiled code ignores hooks that were added later."""
+    """Run compiled modules uncompiled in this context, as compiled code ignores hooks that were added later."""
     compiled = "torch._dynamo" in sys.modules
     return torch.compiler.set_stance("force_eager") if compiled else contextlib.nullcontext()
 
@@ -232,7 +232,7 @@ def _device(module: nn.Module) -> torch.device:
 
 
 def out_of_memory(error: BaseException | None) -> bool:
-    """True if torch ran out of memory on any device, or if this caused the error."""
+    """True if the error or one of its causes states that torch ran out of memory, on any device."""
     if error is None:
         return False
     own = isinstance(error, torch.OutOfMemoryError) or "t allocate memory" in str(error)
@@ -240,7 +240,7 @@ def out_of_memory(error: BaseException | None) -> bool:
 
 
 def require_initialised(argument: str, module: nn.Module) -> None:
-    """Raise if parameters are lazy, with shapes that are known only after a first call."""
+    """Raise if a parameter or buffer is lazy: its shape is known only after a first call."""
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):
         if is_lazy(tensor):
             raise ArgumentError(
@@ -250,7 +250,7 @@ def require_initialised(argument: str, module: nn.Module) -> None:
 
 
 def copied(argument: str, module: Module) -> Module:
-    """Copy a module, and tensors that its last call stored in it, without gradient history; raise if Python cannot."""
+    """Copy a module, with the tensors that its last call stored, but without their gradient history."""
     require_initialised(argument, module)
     left = [tensor for part in module.modules() for tensor in _tensors_in(list(_plain(part).values()))]
     memo = {id(tensor): tensor.detach().clone() for tensor in left if not tensor.is_leaf}

@@ -20,9 +20,9 @@ T = TypeVar("T")
 # Seconds before progress is shown, and between two updates of a bar.
 _QUIET, _EVERY = 3.0, 0.5
 
-# The progress that is shown; only one is shown at a time.
+# The `Progress` that is shown, at most one at a time.
 _SHOWN: WeakSet[Progress] = WeakSet()
-# Set by another thread: long tasks of this process end at their next checkpoint, as after Ctrl-C.
+# Once this event is set, long tasks of this process end at their next checkpoint, as after Ctrl-C.
 STOP = threading.Event()
 # Names of the enclosing tasks.
 _PART_OF: list[str] = []
@@ -32,13 +32,12 @@ class Progress:
     """Progress of one task, with an estimate of the time left.
 
     A terminal shows a bar. A notebook, file or pipe gets a line at each tenth or, if the total is unknown, whenever the
-    duration has doubled. Nothing is shown in the first three seconds, or if the task will end within three more.
-    Progress is also hidden while other progress is shown, in all but the first process of a distributed training, and
-    if the environment variable MESASCOPE_PROGRESS is 0.
+    duration has doubled. The first line or bar appears after three seconds, if the task will take at least three more.
+    Nothing is shown while other progress is shown, in processes of rank 1 or higher, or if the environment variable
+    MESASCOPE_PROGRESS is 0.
 
     Args:
-        name: name of the task.
-        total: number of its items; None if unknown.
+        total: number of items; None if unknown.
         unit: printed before the count, such as "step ".
         stays: leave the finished bar on the terminal.
     """
@@ -59,11 +58,11 @@ class Progress:
         _SHOWN.discard(self)
 
     def begin(self, done: int = 0) -> None:
-        """Estimate the time left only from the pace after this call, at which ``done`` items are done."""
+        """Restart the clock with ``done`` items done; the time left is estimated from the pace after this call."""
         self._start, self._first = monotonic(), done
 
     def update(self, done: int, note: Callable[[], str] | None = None) -> None:
-        """Show that ``done`` items are done, and the result of ``note``, which is called only if it is shown."""
+        """Show the number of items that are done, and the text ``note()``, which is called only if it is shown."""
         elapsed, tenth = monotonic() - self._start, 10 * done // (self.total or sys.maxsize)
         if elapsed < _QUIET or len(_SHOWN) > (self in _SHOWN) or _is_silent():
             return
@@ -74,7 +73,7 @@ class Progress:
             due = tenth > self._tenth or not self._last or (self.total is None and elapsed >= 2 * self._last)
         pace = elapsed / (done - self._first) if done > self._first else None
         ends = self.total is not None and (pace or _QUIET) * (self.total - done) < _QUIET
-        if not due or (ends and not self._last):  # do not show only the end
+        if not due or (ends and not self._last):  # do not start to show progress at the end
             return
         _SHOWN.add(self)
         self._last, self._tenth, self.pace = elapsed, tenth, pace
@@ -94,7 +93,7 @@ class Progress:
 
     def _draw(self, done: int, text: str) -> None:
         if self._bar is None:
-            # Imported only here: they would slow start-up by a fifth.
+            # Imported here, as they would slow start-up by a fifth.
             from rich.console import Console
             from rich.progress import BarColumn, Progress as Bar, TextColumn
 
@@ -109,7 +108,7 @@ def tracked(items: Iterable[T], name: str, total: int | None = None) -> Iterator
     """Yield the items, and show `Progress`.
 
     Args:
-        total: number of items, if they have no length.
+        total: number of items, if ``items`` has no length.
     """
     if total is None and hasattr(items, "__len__"):
         total = len(items)  # type: ignore[arg-type]
@@ -121,7 +120,7 @@ def tracked(items: Iterable[T], name: str, total: int | None = None) -> Iterator
 
 @contextlib.contextmanager
 def part_of(work: str) -> Iterator[None]:
-    """Within this context, names of all progress start with ``work``."""
+    """Prefix the name of each `Progress` that is created in this context with ``work``."""
     _PART_OF.append(work)
     try:
         yield
@@ -140,7 +139,7 @@ def _is_silent() -> bool:
     return (
         sys.stderr is None
         or os.environ.get("MESASCOPE_PROGRESS") == "0"
-        or os.environ.get("RANK", "0") != "0"  # which torchrun sets
+        or os.environ.get("RANK", "0") != "0"  # torchrun sets RANK
     )
 
 

@@ -40,7 +40,7 @@ _HOMES = {
     "lens": ("lenses", "identification"),
     "study": ("studies.icl_gd", "studies.mesa", "studies.identifying", "studies.sparse", "studies.language"),
 }
-# Methods of registered classes (``__call__`` for functions) that torch's global modes must not affect; see `guarded`.
+# Methods of registered classes (``__call__`` for functions) that become independent of torch's modes: see `guarded`.
 _GUARDED = {
     "family": "sample", "learner": "__init__", "predictor": "__init__", "net": "build", "construction": "__call__",
     "lens": "__call__",
@@ -60,7 +60,7 @@ _REGISTRY: dict[str, dict[str, Registered]] = {}
 
 
 def register(kind: str, name: str, **facts: Any) -> Callable[[_T], _T]:
-    """Decorator that registers a class or builder under ``name``, with ``facts`` about it (ranges of its parameters).
+    """Decorator that registers a class or builder under ``name``, with ``facts`` such as the ranges of its parameters.
 
     Functions that draw, build or measure are `guarded`: torch's global modes do not affect their results.
 
@@ -93,13 +93,13 @@ def register(kind: str, name: str, **facts: Any) -> Callable[[_T], _T]:
         elif inspect.isfunction(own := getattr(target, method, None)):
             setattr(target, method, guarded(own, meta=kind == "net"))
         entries[name] = Registered(target, MappingProxyType(dict(facts)))
-        return validated(target) if isinstance(target, type) else target  # type: ignore[return-value]  # not a study
+        return validated(target) if isinstance(target, type) else target  # type: ignore[return-value]  # studies are instances
 
     return put
 
 
 def registered(kind: str) -> dict[str, Any]:
-    """All entries of a kind by name, in alphabetical order, independent of the order of imports."""
+    """All entries of a kind by name, in alphabetical order."""
     return {name: entry.target for name, entry in sorted(_entries(kind).items())}
 
 
@@ -135,10 +135,11 @@ def to_record(config: Any) -> Any:
 
 
 def from_record(record: Any, expected: Any = None) -> Any:
-    """The config that ``record`` describes: a registered class by its name, or the dataclass ``expected``.
+    """Build the config that ``record`` describes: a registered class by its name, or the dataclass ``expected``.
 
     Raises:
-        ArgumentError: a kind, name or key is unknown (the message suggests the nearest), or a value has the wrong type.
+        ArgumentError: a kind, name or key is unknown (the message suggests the nearest), or a value is not allowed.
+        ArgumentTypeError: a value has the wrong type.
     """
     if isinstance(record, Mapping) and "kind" in record:
         require_choice("kind", record["kind"], _HOMES)
@@ -152,9 +153,9 @@ def from_record(record: Any, expected: Any = None) -> Any:
 
 
 def updated(record: Any) -> Any:
-    """Convert a record to the format of this version; fields that are missing in it get their defaults.
+    """Convert a record to the format of this version; missing fields get their defaults.
 
-    Parts that this version cannot build are not changed.
+    Parts that this version cannot build do not change.
     """
     if isinstance(record, Mapping) and "kind" in record:
         with contextlib.suppress(ArgumentError, ArgumentTypeError):
@@ -165,7 +166,7 @@ def updated(record: Any) -> Any:
 def _built(target: Any, record: Mapping[str, Any], name: str) -> Any:
     hints = _hints(target)
     known = {key: value for key, value in record.items() if key not in getattr(target, "retired", ())}
-    record = {**getattr(target, "added", {}), **known}  # values of older records that lack a field
+    record = {**getattr(target, "added", {}), **known}  # values for fields that older records lack
     for key in record:
         if key not in hints:
             nearest = difflib.get_close_matches(str(key), hints, n=1)
@@ -215,7 +216,7 @@ def _value(value: Any, hint: Any, place: str) -> Any:
 
 
 def _is_of(value: Any, hint: Any) -> bool:
-    """True if a value is an instance of a declared class; protocols and types that are not classes accept any value."""
+    """True if a value is an instance of a declared class; protocols and non-class types accept any value."""
     return hint is Any or not isinstance(hint, type) or getattr(hint, "_is_protocol", False) or isinstance(value, hint)
 
 
@@ -251,7 +252,7 @@ def _hints(target: Any) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """The record of an attribute; tensors and arrays become nested lists."""
+    """The record of an attribute; a tensor becomes a nested list."""
     return to_record(value.detach().tolist() if hasattr(value, "detach") else value)
 
 

@@ -1,7 +1,7 @@
 """Types for shapes in signatures.
 
-``Float[Tensor, "*batch n d"]``, or ``Int``, documents a shape for the reader. The test session checks every annotated
-call at run time (by jaxtyping's import hook); users' programs have no overhead.
+``Float[Tensor, "*batch n d"]`` documents the shape of a tensor of floats; ``Int`` that of integers. In the tests,
+jaxtyping's import hook checks every annotated call; in users' programs nothing is checked.
 """
 
 from __future__ import annotations

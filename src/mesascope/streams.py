@@ -1,7 +1,7 @@
-"""Random streams: all random numbers of a run are drawn from generators made here.
+"""Random streams: the generators of all random numbers of a run.
 
-A run has one integer seed. Step ``i`` of a stream is seeded by a hash of (seed, name, i). So a resumed run repeats an
-uninterrupted one without stored generator states, and training, tuning and evaluation never share random numbers.
+A run has one integer seed. Step ``i`` of a stream is seeded by a hash of (seed, name, i). A resumed run therefore draws
+the same numbers as an uninterrupted one. Training, tuning and evaluation have different streams.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def stream(seed: int, name: str, step: int = 0, device: torch.device | str = "cp
 
 
 def generator_on(device: torch.device | str) -> torch.Generator:
-    """A generator on ``device``; raise if torch does not find the device, or if it has no float64."""
+    """Make a generator on ``device``; raise if torch does not find the device, or the device has no float64."""
     require_double(device)
     try:
         return torch.Generator(device=device)
@@ -50,7 +50,7 @@ def generator_on(device: torch.device | str) -> torch.Generator:
 
 
 def global_generators(device: torch.device | str = "cpu") -> list[torch.Generator]:
-    """Torch's global generators that layers on a device draw from: that of the CPU, and that of the GPU, if any."""
+    """Torch's global generators for layers on a device: the CPU's, and the GPU's if the device is a GPU."""
     device = torch.device(device)
     if device.type != "cuda":
         return [torch.default_generator]
@@ -61,9 +61,9 @@ def global_generators(device: torch.device | str = "cpu") -> list[torch.Generato
 
 @contextmanager
 def seeded(seed: int, device: torch.device | str = "cpu") -> Iterator[None]:
-    """Within this context, torch's global generators start from a seed; afterwards their states are restored.
+    """Seed torch's global generators in this context, and restore their states afterwards.
 
-    `torch.manual_seed` would also seed all other GPUs. `torch.random.fork_rng` restores them, but by default it
+    `torch.manual_seed` would also seed all other GPUs. `torch.random.fork_rng` restores these, but by default it
     initialises every GPU and warns if there are several.
     """
     generators = global_generators(device)

@@ -53,13 +53,13 @@ READ_OFF: dict[str, Any] = {"quantifier": "exact", "exact_because": "weights are
 
 @dataclass(frozen=True)
 class Mutation:
-    """A bug to plant in a study, which at least one of its claims must notice.
+    """A bug to plant in a study: at least one claim that holds without it must not hold with it.
 
     Args:
         bug: the bug, in words.
-        target: what it replaces, as ``module:name`` or ``module:Class.name``.
-        wrong: function from the sound attribute to the one with the bug.
-        anew: True if networks train with the bug, too; otherwise it is planted while trained networks are measured.
+        target: attribute to replace, as ``module:name`` or ``module:Class.name``.
+        wrong: function from the correct attribute to the faulty one.
+        anew: train networks with the bug; if False, networks train without it and are measured with it.
     """
 
     bug: str
@@ -75,7 +75,7 @@ class Mutation:
         module, _, names = self.target.partition(":")
         path, _, name = names.rpartition(".")
         holder = pkgutil.resolve_name(f"{module}:{path}")
-        getattr(holder, name)  # lazy packages import their functions now
+        getattr(holder, name)  # lazy packages import the attribute now
         with mock.patch.object(holder, name, self.wrong(inspect.getattr_static(holder, name))):
             yield
 
@@ -87,20 +87,20 @@ class Study:
     Args:
         name: name of the study, as in ``mesascope run NAME``.
         source: the paper and figures that the question is from.
-        presets: the settings of each preset: a frozen dataclass whose fields are the study's flags, with ``seeds``, the
-            number of trained networks.
+        presets: settings by preset: frozen dataclasses whose fields are the study's flags. Their field ``seeds`` is the
+            number of networks per training.
         measure: function that trains and measures with a `Lab`, whose stages store all arrays for claims and figures.
-        claims: claims that no figure shows, mostly premises; after construction, all claims, those of figures last.
+        claims: claims that no figure shows, mostly premises. After construction: all claims, those of figures last.
         figures: figures, drawn from the arrays, each with the claims that it shows.
-        premises, quantifier, at_least: defaults for claims that do not set them. Every claim about training, except the
-            premises themselves, depends on the premises.
+        premises, quantifier, at_least: defaults for claims that do not set them. By default, every claim about training
+            depends on ``premises``, except the premises themselves.
         deviations: differences of the ``paper`` preset from the settings in the paper.
-        unlike: settings of the source, for printed claims that fail with others: see `Claim`.
+        unlike: default for printed claims: settings of the source from which the study departs (see `Claim`).
         question: if empty, the first line of the docstring of the module with ``measure``.
         defined_in: ``path.py:NAME`` of a user's own study; `load_study` sets it.
-        trainings: the number of trainings, or a function of the settings that returns it; used only to show progress.
-        mutations: bugs that its claims must notice: ``make mutations`` plants them one at a time.
-        mutated: settings that differ from those of ``quick`` when mutations are planted: the smallest that decide.
+        trainings: number of trainings, or a function of the settings that returns it; used only to show progress.
+        mutations: bugs to test the claims with; ``make mutations`` plants them one at a time.
+        mutated: settings that replace those of ``quick`` for mutations: the smallest ones that still decide the claims.
     """
 
     name: str
@@ -122,7 +122,7 @@ class Study:
 
     @property
     def method(self) -> str:
-        """Tasks and networks: second paragraph of the docstring of the module with `measure`, without its source."""
+        """Tasks and networks: second paragraph of the docstring of the module with `measure`, without the source."""
         _, _, rest = self._docstring().partition("\n\n")
         return re.sub(r"^(ICML paper|Thesis): .*?\. (?=[A-Z])", "", " ".join(rest.partition("\n\n")[0].split()))
 
@@ -146,7 +146,7 @@ class Study:
             object.__setattr__(self, name, value)
 
     def plot(self, figure: str, results: Any) -> Any:
-        """Draw a figure, by its name, from the results of a run; return the figure of matplotlib."""
+        """Draw a figure, by its name, from the results of a run; return matplotlib's figure."""
         from mesascope.reports import plotted
 
         return plotted(self.figures, figure, results)
@@ -157,7 +157,7 @@ class Study:
 
 
 def load_study(spec: str) -> Study:
-    """Load a user's own study from ``path.py:STUDY``; its runs store where it is defined.
+    """Load a user's own study from ``path.py:STUDY``; its runs store the file's path.
 
     Raises:
         ArgumentError: the file cannot be read, raises an error, or defines no such study.

@@ -1,4 +1,4 @@
-"""Numbers as text, and the width of lines."""
+"""Numbers and configs as text, and the width of lines."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def line_width() -> float:
 
 
 def printable(text: str) -> str:
-    """A text with ± replaced by +/- if standard output cannot encode it."""
+    """Replace ± by +/- in a text if standard output cannot encode it."""
     try:
         "±".encode(getattr(sys.stdout, "encoding", None) or "utf-8")
     except UnicodeEncodeError:
@@ -77,7 +77,7 @@ def number_text(value: float, stderr: float) -> str:
 
 
 def percent_text(share: float) -> str:
-    """A share in per cent with two digits; less than 0.001 % is 0."""
+    """A share in percent, with two digits below 100 %; shares below 0.001 % become 0."""
     value = 100 * share
     if value < 1e-3:
         return "0 %"

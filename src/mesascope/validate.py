@@ -1,6 +1,6 @@
-"""Ranges declared in types, and a check of a config's fields against their types.
+"""Types that declare ranges, and a check of a config's fields against their types.
 
-A config is a frozen dataclass. `frozen` converts a class to one; `validated` checks fields on construction.
+A config is a frozen dataclass. `frozen` makes one from a class; `validated` checks fields on construction.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def validated(target: type[_T]) -> type[_T]:
 
     check.validates = True  # type: ignore[attr-defined]
     target.__post_init__ = check  # type: ignore[attr-defined]
-    if own is None:  # the dataclass's __init__ does not call it
+    if own is None:  # the dataclass's __init__ was made without a call of it
         target.__init__ = _then_checked(target.__init__)
     return target
 
@@ -116,7 +116,7 @@ def _checked(name: str, value: Any, hint: Any) -> Any:
 
 @functools.cache
 def _parts(hint: Any) -> tuple[Any, tuple[Any, ...], msgspec.Meta]:
-    """Type, its arguments, and the range of a hint."""
+    """Type, type arguments and range of a hint."""
     bounds = msgspec.Meta()
     if get_origin(hint) is Annotated:
         hint, *metas = get_args(hint)
@@ -129,7 +129,7 @@ def _of_union(name: str, value: Any, options: tuple[Any, ...]) -> Any:
     if value is None and NoneType in options:
         return None
     refused: list[Exception] = []
-    several = isinstance(value, tuple | list)  # a sequence is first checked as one, for its error
+    several = isinstance(value, tuple | list)  # a sequence is first checked against tuples, for their error
     for option in sorted(options, key=lambda option: (_parts(option)[0] is tuple) != several):
         if option is NoneType:
             continue
