@@ -34,7 +34,7 @@ class Piece(NamedTuple):
     begins: bool
     """True for the first piece of a document."""
     place: tuple[int, int] = (0, 0)
-    """Index of the file, and of the piece in the file."""
+    """Index of the file, and index of the piece in it."""
 
 
 class Problem(NamedTuple):
@@ -74,9 +74,9 @@ class Reading:
 def files_of(paths: Sequence[str | Path]) -> list[Path]:
     """Text files at the paths, without duplicates; the visible files of a folder are sorted by name.
 
-    A folder's files are plain text (.txt, .py, .md, ...), rows (.jsonl) and tables (.parquet, .arrow, without the
-    caches of Hugging Face's datasets). Text and rows may be compressed with gzip or Zstandard. A path to a single file
-    may also be a .json of rows, or plain text with any name.
+    A folder may contain plain text (.txt, .py, .md, ...), JSON Lines (.jsonl) and tables (.parquet, .arrow). Caches of
+    Hugging Face's datasets are skipped. Text and JSON Lines may be compressed with gzip or Zstandard. The path of a
+    single file may also be JSON Lines named .json, or plain text with any name.
 
     Raises:
         ArgumentError: a path does not exist, or a folder contains no such files.
@@ -164,14 +164,14 @@ def _lines(path: Path, reading: Reading, newline: str | None, most: int = -1) ->
                 except UnicodeDecodeError as error:
                     reading.report(Problem(path, number, f"no UTF-8 ({error.reason} at byte {error.start})"))
         except (EOFError, OSError, zlib.error) as error:
-            if getattr(error, "errno", None) or not _is_packed(path):  # of the disk
+            if getattr(error, "errno", None) or not _is_packed(path):  # not damaged data
                 raise
             what = f"no whole {_PACKED[path.suffix.lower()]} file ({one_line(error)})"
             reading.report(Problem(path, number + 1, what))
 
 
 def _unpacked(path: Path, raw: IO[bytes]) -> Any:
-    """Decompress a file if necessary, as a buffered file."""
+    """Buffered file of the decompressed bytes."""
     suffix = path.suffix.lower()
     if suffix == ".gz":
         return io.BufferedReader(gzip.GzipFile(fileobj=raw))  # type: ignore[arg-type]
@@ -185,7 +185,7 @@ def _of_text(path: Path, reading: Reading) -> Iterator[Piece]:
     """Yield the documents of a plain text file, split at delimiters; long documents come in pieces."""
     held, begins, divided = "", True, reading.delimiter is None
     for _, line in _lines(path, reading, None, PIECE):
-        new = max(len(held) - len(reading.delimiter or ""), 0)  # delimiters can begin only from here
+        new = max(len(held) - len(reading.delimiter or ""), 0)  # a delimiter not yet found begins here or later
         held += line
         if reading.delimiter is not None and reading.delimiter in held[new:]:
             *whole, held = held.split(reading.delimiter)
@@ -210,7 +210,7 @@ def _of_rows(path: Path, reading: Reading) -> Iterator[Piece]:
             continue
         try:
             row = json.loads(line)
-        except (ValueError, RecursionError) as error:  # raised also for numbers with thousands of digits
+        except (ValueError, RecursionError) as error:  # ValueError: also integers with thousands of digits
             why = "nested too deeply" if isinstance(error, RecursionError) else getattr(error, "msg", str(error))
             reading.report(Problem(path, number, f"no JSON ({why})"))
             continue

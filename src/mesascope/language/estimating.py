@@ -1,4 +1,4 @@
-"""Hours and memory that the training of a language model would take, from a few of its steps."""
+"""Estimates of the time and memory for training a language model, from a few steps."""
 
 from __future__ import annotations
 
@@ -14,16 +14,15 @@ from mesascope.modes import guarded
 from mesascope.runs.provenance import available_device
 from mesascope.training.costs import peak_gigabytes, reset_peak_memory, steps_to_time
 
-# Seconds that the steps should take whose time is measured.
+# Target duration of the timed steps, in seconds.
 _SECONDS = 5.0
 
 
 @guarded
 def estimate_language_model(settings: LanguageTraining, device: str = "cpu") -> Table:
-    """Hours, tokens per second and peak memory in GB of a training, from a few steps in this process.
+    """Estimate hours, tokens per second and peak memory (GB) of a training from a few steps in this process.
 
-    Memory is that of the GPU, or of the process so far. Evaluations and checkpoints are left out. Nothing is left on
-    disk.
+    Memory is that of the GPU; on CPU, that of this process since its start. Evaluations and checkpoints are excluded.
     """
     require_instance("settings", settings, LanguageTraining)
     place = torch.device(available_device(device))
@@ -34,10 +33,10 @@ def estimate_language_model(settings: LanguageTraining, device: str = "cpu") -> 
     def timed(steps: range) -> float:
         since = time.monotonic()
         for step in steps:
-            state.update(batch_at(step))  # reads the loss, and so waits for the device
+            state.update(batch_at(step))  # waits for the device, as it reads the loss
         return time.monotonic() - since
 
-    timed(range(1))  # starts the device
+    timed(range(1))  # warm-up
     count = steps_to_time(timed(range(1, 2)), _SECONDS)
     seconds, plan = timed(range(2, 2 + count)) / count, settings.training
     row = {"training": MODEL, "steps": plan.steps, "hours": seconds * plan.steps / 3600}

@@ -58,7 +58,7 @@ class MesascopeConfig(PreTrainedConfig):
 class StateCache(Cache):
     """Cache of a language model: the tokens read, and the resulting state of every layer.
 
-    It can be reordered for beam search and cropped. A token cannot be removed from a state. So a crop restores the
+    It can be cropped, and reordered for beam search. A token cannot be removed from a state. So a crop restores the
     state before the last call, or the initial state, and the next call reads the remaining tokens again.
     """
 
@@ -81,11 +81,11 @@ class StateCache(Cache):
     def read(
         self, model: LanguageModel, tokens: Int[Tensor, "batch t"], mask: Tensor | None, last: int | None
     ) -> Float[Tensor, "batch last vocabulary"]:
-        """Read new tokens; return the logits after the ``last`` of these, or after all if None.
+        """Read new tokens; return the logits of the final ``last`` of them, or of all if None.
 
         Args:
             model: the same model at each call.
-            mask: False for padding; for all tokens or for the new tokens alone.
+            mask: False for padding; covers all tokens, or only the new ones.
         """
         count = tokens.shape[-1]
         seen = torch.ones_like(tokens, dtype=torch.bool) if mask is None else mask[:, -count:]
@@ -187,11 +187,11 @@ class MesascopeForCausalLM(PreTrainedModel, GenerationMixin):
 
         Args:
             input_ids: tokens ``(batch, t)``; with a cache, the new tokens.
-            attention_mask: 0 for padding before the first token (without a cache also after the last); for all tokens
-                or for the new tokens alone.
+            attention_mask: 0 for padding, on the left (without a cache also on the right); covers all tokens, or only
+                the new ones.
             past_key_values, cache: a `StateCache`; transformers uses the second name from 5.24 on.
             labels: ``input_ids``, with -100 for tokens to ignore; a document's first token is always ignored. In
-                training on more tokens than `LanguageModel.at_once`, the loss is computed in blocks, without logits.
+                training on more than `LanguageModel.at_once` tokens, the loss is computed in blocks; logits are None.
             use_cache: return a cache.
             logits_to_keep: number of last tokens with logits, 0 for all, or the positions of these tokens.
             output_hidden_states: return the hidden states before the first layer and after each layer,
@@ -292,7 +292,7 @@ class MesascopeForCausalLM(PreTrainedModel, GenerationMixin):
         self.model.logits = self._fitting(new_embeddings)
 
     def resize_token_embeddings(self, new_num_tokens: int | None = None, *args: Any, **kwargs: Any) -> nn.Module:
-        """Return the input embeddings; raise if their number would change."""
+        """Return the input embeddings; raise if the vocabulary size would change."""
         size = self.config.vocab_size
         if new_num_tokens not in (None, size) or args or any(kwargs.values()):
             refuse("new_num_tokens", f"be {size}, the vocabulary that the network was built with", new_num_tokens,
@@ -309,7 +309,7 @@ class MesascopeForCausalLM(PreTrainedModel, GenerationMixin):
     def prepare_inputs_for_generation(
         self, *args: Any, past_key_values: Any = None, cache: Any = None, **kwargs: Any
     ) -> Any:
-        """Inputs of `forward`, with a `StateCache` in place of transformers' empty cache."""
+        """Inputs of `forward`, with a `StateCache` instead of transformers' empty cache."""
         base: Any = super()
         cache = _states(cache, past_key_values, begins=True)
         return base.prepare_inputs_for_generation(*args, **{_CACHE: cache}, **kwargs)
@@ -318,8 +318,8 @@ class MesascopeForCausalLM(PreTrainedModel, GenerationMixin):
     def from_pretrained(cls, *args: Any, output_loading_info: bool = False, **kwargs: Any) -> Any:
         """Load a model as transformers does, but raise if weights are missing.
 
-        Parameters without weight decay are marked for `mesascope.training`. The `Trainer` of transformers does not
-        read these marks; it exempts biases and norms alone.
+        Parameters without weight decay are marked for `mesascope.training`. The `Trainer` of transformers ignores the
+        marks: it exempts only biases and norms.
         """
         base: Any = super()
         model, found = base.from_pretrained(*args, output_loading_info=True, **kwargs)

@@ -26,8 +26,8 @@ class HeadScores(Tabular):
 
     Args:
         attention: type of each layer.
-        copying: by layer, weight on the previous token.
-        induction: by layer, weight on the token that followed the first occurrence of the current token.
+        copying: for each layer, weight on the previous token.
+        induction: for each layer, weight on the token that followed the first occurrence of the current token.
         uniform: copying and induction scores of uniform attention.
     """
 
@@ -52,9 +52,9 @@ class Inspection(Tabular):
     Args:
         scores: see `head_scores`.
         maps: attention of the first layer on the first window, ``(heads, t, t)``.
-        forget: mean forget gate of each head, by layer with gates; 1 means no forgetting.
-        ridge: 1/lambda of each head, by mesa layer; the mean over dimensions if each has its own.
-        condition: median condition number of H plus ridge, by mesa layer, after each number of tokens in ``read``.
+        forget: mean forget gate of each head, for layers with gates; 1 means no forgetting.
+        ridge: 1/lambda of each head, for mesa layers; the mean over dimensions if each has its own.
+        condition: median condition number of H plus ridge, for mesa layers, after each number of tokens in ``read``.
         losses: loss of each token after the first, in nats.
     """
 
@@ -84,7 +84,8 @@ class Inspection(Tabular):
 def head_scores(model: LanguageModel, tokens: int | None = None, *, sequences: int = 16, seed: int = 0) -> HeadScores:
     """Measure copying and induction of heads on a sequence of ``tokens`` random tokens, repeated once.
 
-    In all layer types, attention is the weight of each value. Weights may be negative, so scores use absolute values.
+    Attention means the weights of the values in a head's output. Some layer types have negative weights, so scores use
+    absolute values.
 
     Args:
         tokens: tokens in each half; if None, half the context, at most 64.
@@ -136,7 +137,7 @@ def inspect(model: LanguageModel, windows: Int[Tensor, "n t"], seed: int = 0) ->
         read, condition = _conditions(model, tokens, mesa)
     ridge = {index: layer.ridge.reshape(layer.config.kv_heads, -1).mean(1).cpu() for index, layer in mesa.items()}
     forget, ridge, condition = (
-        {index: part.repeat_interleave(layers[index].config.group, -1) for index, part in own.items()}  # a head each
+        {index: part.repeat_interleave(layers[index].config.group, -1) for index, part in own.items()}  # per head
         for own in (forget, ridge, condition)
     )
     return Inspection(scores, maps, forget, ridge, condition, read, losses)
@@ -154,7 +155,7 @@ def _forget(model: LanguageModel, tokens: Tensor, layers: dict[int, Any]) -> dic
 def _conditions(
     model: LanguageModel, tokens: Tensor, layers: dict[int, MesaAttention]
 ) -> tuple[tuple[int, ...], dict[int, Tensor]]:
-    """Numbers of tokens read, and the condition numbers of each layer at these."""
+    """Numbers of tokens read, and condition numbers of each layer after each of them."""
     if not layers:
         return (), {}
     state, found, read = model.init_state(len(tokens)), {index: [] for index in layers}, []

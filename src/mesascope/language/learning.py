@@ -46,13 +46,13 @@ class LanguageTraining:
     """Settings of a language model, its text and its training."""
 
     corpus: str = "corpus"
-    """Folder from mesascope language prepare."""
+    """Folder written by mesascope language prepare."""
     layers: str = "softmax, mesa"
     """Type of each layer, such as "softmax, linear*3"."""
     width: Count = 128
-    """Width of a token."""
+    """Embedding width."""
     n_heads: Count = 4
-    """Heads of each layer."""
+    """Number of heads in each layer."""
     mlp: Count | None = 4
     """Hidden width of MLPs as a multiple of the width; no MLPs if None."""
     context: Annotated[int, msgspec.Meta(ge=20)] = 256
@@ -60,11 +60,11 @@ class LanguageTraining:
     positions: Literal["learned", "rotary", "none"] = "learned"
     """Position embeddings: a learned vector per position, rotary embeddings in softmax layers, or none."""
     dpfp: Whole = 1
-    """DPFP's nu in layers other than softmax; 0 for no features."""
+    """nu of the DPFP feature map in layers other than softmax; 0 for no feature map."""
     key_shift: bool = False
     """Compute the keys of the first layer from the previous token."""
     convolution: Whole = 0
-    """Taps of short convolutions in layers other than softmax; 0 for none."""
+    """Number of taps of short convolutions in layers other than softmax; 0 for no convolutions."""
     forget: bool = False
     """Learn forget gates in layers other than softmax."""
     tied: bool = True
@@ -77,13 +77,13 @@ class LanguageTraining:
     )  # fmt: skip
     """Batch size in windows, steps, learning rates and optimizer."""
     accumulate: Count = 1
-    """Number of parts of a batch for gradient accumulation."""
+    """Number of micro-batches per batch (gradient accumulation)."""
     autocast: Literal["none", "bfloat16"] = "none"
     """Precision of activations; weights stay in float32."""
     validation_windows: Count = 64
-    """Windows for the validation loss."""
+    """Number of windows for the validation loss."""
     shard: bool = False
-    """Shard the weights over the processes of torchrun (FSDP2), in addition to the batch (DDP)."""
+    """Shard weights over the processes of torchrun (FSDP2); otherwise each process has all weights (DDP)."""
 
     def __post_init__(self) -> None:
         if self.training.batch % self.accumulate:
@@ -101,8 +101,8 @@ class LanguageTraining:
 _OF_NETWORK = (
     "width", "n_heads", "mlp", "positions", "dpfp", "key_shift", "convolution", "forget", "tied", "dropout",
 )  # fmt: skip
-# quick: minutes on two cores. paper: the models of von Oswald (2024) on the Pile, with four layers, MLPs and GPT-2's
-# tokens.
+# quick takes minutes on two cores. paper has the four-layer models with MLPs of von Oswald (2024), for the Pile with
+# GPT-2's tokenizer.
 PRESETS = {
     "quick": LanguageTraining(),
     "paper": LanguageTraining(
@@ -158,10 +158,10 @@ def train_language_model(run: Run) -> LanguageModel:
 
     Every ``evaluate_every`` steps, the validation loss in nats per token and `in_context_score` are logged, with
     standard errors over windows. They are printed with the mean training loss since the last evaluation. Processes in a
-    `distributed_context` share the work, and the first one writes.
+    `distributed_context` share the work, and the first one writes files.
 
     Raises:
-        NumericalError: the loss has diverged; it names the layer whose tokens grew most. The last checkpoint is kept.
+        NumericalError: the loss has diverged. The message names the layer whose tokens grew most; checkpoints are kept.
     """
     settings, seed, device = _settings(run), run.config["seed"], processes.local_device(run.config["device"])
     _require_even_shares(settings)
@@ -199,7 +199,7 @@ def train_language_model(run: Run) -> LanguageModel:
 def begun(
     settings: LanguageTraining, windows: TextWindows, seed: int, device: torch.device
 ) -> tuple[ModuleState, Callable[[int], Tensor]]:
-    """State of a training before its first step, and the batch of each step."""
+    """State of a training before its first step, and a function from a step to its batch."""
     model = settings.network(windows.corpus.index.vocabulary).build(stream(seed, "init")).to(device)
     state = ModuleState(
         _shared(model, settings.shard), next_token_loss, settings.training, accumulate=settings.accumulate,
@@ -222,7 +222,7 @@ def _require_even_shares(settings: LanguageTraining) -> None:
 class _Monitor:
     """Evaluation and checkpoints of a training, with the scale of tokens after each layer.
 
-    All processes run the model, which may be sharded; the first one writes. Only finite models are saved.
+    All processes run the model, which may be sharded; the first one writes files. Only finite models are saved.
     """
 
     def __init__(self, run: Run, steps: int, shown: Tensor, state: ModuleState, checkpoints: Checkpoints) -> None:
@@ -266,7 +266,7 @@ class _Monitor:
         return found
 
     def diverged(self, error: NumericalError) -> NumericalError:
-        """Add the name of the layer that grew to the error."""
+        """Return the error with the name of the layer whose tokens grew most."""
         now = layer_scales(self.state.step, self.state.result(), self.shown)
         said, remedy = str(error).rstrip("."), "lower the learning rate, or set training.clip"
         if "learning rate" not in said:  # raised by one layer
@@ -328,7 +328,7 @@ def moved(before: Scales | None, now: Scales) -> str:
     if before is None:
         own = now.values.index(max(now.values))
         return f"{places[own]} are the largest: their root mean square is {now.values[own]:.3g}"
-    # Growth per layer, relative to the previous layer, as later layers grow with an earlier one.
+    # Growth of each layer relative to the previous layer: tokens that grow in one layer are large in all later ones.
     grown = [value / max(old, 1e-30) for value, old in zip(now.values, before.values, strict=True)]
     steps = [grown[0], *(later / earlier for earlier, later in itertools.pairwise(grown))]
     own = steps.index(max(steps))

@@ -42,7 +42,7 @@ def token_losses(model: nn.Module, windows: Int[Tensor, "n t"], at_once: int = 8
         at_once: batch size.
 
     Raises:
-        ArgumentError: so many windows at once do not fit into memory.
+        ArgumentError: ``at_once`` windows do not fit into memory.
     """
     at_once = require_count("at_once", at_once)
     try:
@@ -58,8 +58,8 @@ def token_losses(model: nn.Module, windows: Int[Tensor, "n t"], at_once: int = 8
 def in_context_score(losses: Float[Tensor, "n predicted"]) -> Measurement:
     """Loss late in a window minus loss early in the window: negative if a model learns in context.
 
-    The score compares the 500th with the 50th of 1,024 tokens, as in Olsson et al. (2022); for other lengths, positions
-    are scaled. The mean and its standard error are over windows.
+    The score compares the 500th with the 50th of 1,024 tokens, as in Olsson et al. (2022); other lengths use scaled
+    positions. The mean and its standard error are over windows.
 
     >>> in_context_score(torch.arange(64.0).neg().expand(3, -1)).value  # the 31st token beside the 3rd
     -28.0
@@ -72,7 +72,7 @@ def in_context_score(losses: Float[Tensor, "n predicted"]) -> Measurement:
 
 
 def losses_by_octave(losses: Float[Tensor, "*batch predicted"]) -> dict[int, Float[Tensor, "*batch"]]:
-    """Mean loss of tokens 1, 2 to 3, 4 to 7 and so on, by the number of the first token; full octaves only.
+    """Mean loss of tokens 1, 2 to 3, 4 to 7 and so on, keyed by the first of these; full octaves only.
 
     >>> losses_by_octave(torch.tensor([1.0, 2.0, 4.0, 7.0]))
     {1: tensor(1.), 2: tensor(3.)}
@@ -135,7 +135,7 @@ class Evaluation:
     Args:
         loss: mean over all tokens.
         score: see `in_context_score`.
-        by_token: mean loss of tokens 1, 2 to 3, 4 to 7 and so on, by the number of the first token.
+        by_token: see `losses_by_octave`.
     """
 
     loss: Measurement

@@ -38,7 +38,7 @@ def language_model_config(
 ) -> LanguageModelConfig:  # fmt: skip
     """Config of a language model with these layers and pre-layer norms.
 
-    Layers other than softmax normalise keys, queries and head outputs, as linear layers' outputs grow with the context.
+    Layers other than softmax normalise keys, queries and head outputs: linear layers' outputs grow with the context.
 
     Args:
         vocabulary: number of tokens.
@@ -71,7 +71,7 @@ def language_model_config(
 
 
 def _check_kinds(names: tuple[str, ...], positions: str, of_others: Mapping[str, Any]) -> None:
-    """Raise for settings of softmax layers without a softmax layer, and for settings of other layers without one."""
+    """Raise if a setting applies to none of the layers."""
     if positions == "rotary" and "softmax" not in names:
         refuse("positions", "be learned or none where no layer is softmax", positions, "or have a softmax layer")
     if {*names} == {"softmax"}:

@@ -37,14 +37,15 @@ def prepare(
 ) -> Corpus:  # fmt: skip
     """Tokenize text files into a folder, with a share of the documents for validation.
 
-    A hash of a document's first characters selects its split, so that copies are in the same split. If a split stays
-    empty, as with a single document, the last tokens are for validation. Memory does not grow with the text. The same
-    call continues an interrupted preparation.
+    A hash of a document's first characters selects its split, so copies are in the same split. If a split stays empty,
+    as with a single document, the last tokens are for validation. Memory does not grow with the text. The same call
+    continues an interrupted preparation.
 
     Args:
         paths: files and folders, see `files_of`; if empty, the sources of Python's standard library.
         out: a folder without a corpus, or with an interrupted preparation of this corpus.
-        tokenizer: ``bytes``, ``bpe:VOCABULARY`` (byte pairs, trained on the first 256 MB), or a ``tokenizer.json``.
+        tokenizer: ``bytes``, ``bpe:VOCABULARY`` (byte pairs, trained on the first 2^28 characters), or a
+            ``tokenizer.json``.
         validation: share of the documents for validation, or of the tokens if a split stays empty.
         field: field of rows that contains the text.
         delimiter: separator of documents in a plain text file; None if a file is one document.
@@ -106,7 +107,7 @@ def _empty_index(words: Any, files: int) -> Index:
 
 
 def _require_no_corpus(folder: Path) -> None:
-    foreign = (folder / TOKENIZER).exists() and not any(folder.glob("*.bin"))  # ours has shards next to it
+    foreign = (folder / TOKENIZER).exists() and not any(folder.glob("*.bin"))  # ours has shards beside it
     if (foreign and not (folder / PROGRESS).exists()) or (folder / INDEX).exists():
         rule = f"be a folder without a corpus or a {TOKENIZER}"
         refuse("out", rule, str(folder), "name another, or remove what it holds")
@@ -159,7 +160,7 @@ def _split(text: str, validation: float) -> str:
 
 
 def _batches(files: Sequence[Path], reading: Reading, begun: tuple[int, int]) -> Iterator[list[Piece]]:
-    """Yield batches of pieces of all files, from the place ``begun`` on."""
+    """Yield batches of pieces of all files, starting at the place ``begun``."""
     batch, length = [], 0
     for number, file in enumerate(files[begun[0] :], begun[0]):
         for count, piece in enumerate(pieces(file, reading)):
@@ -240,7 +241,7 @@ class PreparationCheckpoint:
 
     @property
     def place(self) -> tuple[int, int]:
-        """Index of the first file to read, and of its first piece."""
+        """Index of the first file to read, and index of its first piece."""
         return self._kept.file, self._kept.pieces
 
     @property
@@ -263,7 +264,7 @@ class PreparationCheckpoint:
 
     @contextlib.contextmanager
     def writing(self, writers: dict[str, ShardWriter]) -> Iterator[dict[str, ShardWriter]]:
-        """Continue the writers from the checkpoint, and close them; after an error, delete unneeded files."""
+        """Continue writers from the checkpoint and close them; an error before any checkpoint deletes all files."""
         made = not self.folder.exists()
         self.folder.mkdir(parents=True, exist_ok=True)
         for split, kept in self._kept.splits.items():

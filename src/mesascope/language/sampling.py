@@ -54,7 +54,7 @@ def generate(
 
     Args:
         prompt: beginning of the document; may be empty.
-        tokens: maximum number of tokens; if None, 200, or (with a message) as many as there are learned positions.
+        tokens: maximum number of tokens; if None, 200, or all remaining learned positions if fewer (with a message).
         temperature: sampling temperature; 0 takes the likeliest token each time.
         top_p: sample from the likeliest tokens whose probabilities sum to this value.
         chunk: prompt tokens per forward pass.
@@ -93,7 +93,7 @@ def next_tokens(
         raise NumericalError("logits must be finite, but some are not: train the model anew.")
     if temperature == 0:
         return logits.argmax(-1)
-    below = logits.double() - logits.amax(-1, keepdim=True)  # finite at any temperature
+    below = logits.double() - logits.amax(-1, keepdim=True)  # keeps the softmax finite at any temperature
     shares, order = (below / temperature).softmax(-1).sort(-1, descending=True)
     before = shares.cumsum(-1) - shares
     drawn = torch.multinomial(shares.masked_fill(before >= top_p, 0), 1, generator=generator)

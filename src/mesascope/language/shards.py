@@ -31,7 +31,7 @@ class Shard(msgspec.Struct):
 
 
 class Split(msgspec.Struct):
-    """The documents for training, or those for validation."""
+    """One part of the corpus: documents for training or for validation."""
 
     tokens: int
     documents: int
@@ -126,7 +126,7 @@ class ShardWriter:
         return int(np.memmap(self.folder / shard.file, self.dtype, "r")[-1])
 
     def adopt(self, other: ShardWriter) -> None:
-        """Move all shards of another writer to the end of this split. Both writers must be closed."""
+        """Move all shards of another writer to this one, which must be empty. Both writers must be closed."""
         for number, shard in enumerate(other.shards):
             name = f"{self.split}-{number:05d}.bin"
             os.replace(self.folder / shard.file, self.folder / name)
@@ -203,8 +203,8 @@ class Corpus:
     def verify(self, split: str) -> None:
         """Raise if a checksum differs from the index.
 
-        A shard is read once: a file beside the shards holds the size, modification time and checksum of each, and only
-        shards that differ from it are read again.
+        checked.json, beside the shards, holds size, modification time and checksum of each verified shard. Only shards
+        that differ from it are read.
         """
         require_choice("split", split, SPLITS)
         known = _checked(self.folder)
@@ -218,7 +218,7 @@ class Corpus:
                 raise _damaged(file, "have its checksum in the index", "has another")
             content = msgspec.json.encode(_checked(self.folder) | {shard.file: found})
             with contextlib.suppress(OSError), replacing(self.folder / CHECKED, str(os.getpid())) as aside:
-                aside.write_bytes(content)  # not in a folder that is read-only
+                aside.write_bytes(content)  # the folder may be read-only
 
 
 def open_corpus(folder: str | os.PathLike[str]) -> Corpus:
@@ -263,7 +263,7 @@ def _digest(path: Path) -> str:
 
 
 def _checked(folder: Path) -> dict[str, tuple[int, int, str]]:
-    """Size, modification time and checksum of the shards that were read before; empty if unknown."""
+    """Size, modification time and checksum of verified shards; empty if there is no valid record."""
     try:
         return msgspec.json.decode((folder / CHECKED).read_bytes(), type=dict[str, tuple[int, int, str]])
     except (OSError, msgspec.DecodeError):  # none yet, or damaged

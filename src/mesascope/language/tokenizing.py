@@ -1,4 +1,4 @@
-"""Tokenizers of the `tokenizers` library, and tokens of documents that come in pieces. Imports no torch."""
+"""Tokenizers of the `tokenizers` library, and tokenization of documents piece by piece. Imports no torch."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from mesascope.language.documents import Piece
 
 END = "<|endoftext|>"
 _ENDS = (END, "</s>", "<|end_of_text|>", "<eos>", "[SEP]")  # names of the end-of-document token
-# Limits of the vocabulary size: all bytes and the end of a document, and more than any text needs.
+# Smallest vocabulary (256 bytes and the end-of-document token) and largest (more than any text needs).
 _LEAST, _MOST = 257, 1 << 24
-_WORD = 64  # maximum bytes per word: the time of training is quadratic in a word's length
+_WORD = 64  # maximum bytes per word: training time is quadratic in a word's length
 _OVERLAP = 4096  # characters at the end of a piece that are tokenized again with the next piece
 _AGREEING = 8  # tokens on either side of a cut that must agree
 
@@ -142,10 +142,10 @@ class _Held(NamedTuple):
 def encoded(tokenizer: Any, batches: Iterable[Sequence[Piece]]) -> Iterator[Encoded]:
     """Yield the tokens of each document, piece by piece, equal to those of the whole document.
 
-    A tokenizer may treat the start and end of a text, and parts of a word, in special ways. So a piece is tokenized
-    together with the last 4,096 characters of the previous piece. In the middle of this overlap, the pieces are joined
-    at a position where eight tokens on either side agree. If there is no such position, as inside a very long word,
-    both pieces are tokenized again as one.
+    Tokens at the start and end of a piece, or inside a cut word, may differ from those of the whole text. So a piece is
+    tokenized together with the last 4,096 characters of the previous piece. In the middle of this overlap, the pieces
+    are joined at a position where eight tokens on either side agree. If there is no such position, as inside a very
+    long word, both pieces are tokenized again as one.
     """
     held: _Held | None = None
     for batch in batches:
@@ -201,7 +201,7 @@ def _cut(held: _Held, text: str, encoding: Any) -> tuple[int, int] | None:
 
 
 def _within(encoding: Any, start: int, end: int, shift: int) -> dict[int, tuple[int, int, int]]:
-    """Token, start and end of the tokens between two characters, by index; positions are relative to ``shift``."""
+    """Map from index to (token, start, end) for tokens between two characters; positions are relative to ``shift``."""
     places, ids = np.array(encoding.offsets), np.array(encoding.ids)
     chosen = np.flatnonzero((places[:, 0] >= start) & (places[:, 1] <= end)) if len(ids) else np.array([], int)
     return {
