@@ -97,7 +97,7 @@ def from_sklearn(estimator: Any) -> SklearnLearner:
 
     Tasks are fitted one after another: pass ``compare(..., tasks=500)`` if the estimator is slow. If the estimator is
     random, set its ``random_state`` for reproducible predictions. An empty context gives predictions of 0. Arrays have
-    the context's precision, at least single. Linear algebra runs on one thread, as contexts are small.
+    the queries' dtype, but at least float32. Linear algebra runs on one thread, as contexts are small.
 
     Args:
         estimator: an estimator with ``fit`` and ``predict``, or a pipeline; it is not changed.
@@ -105,7 +105,7 @@ def from_sklearn(estimator: Any) -> SklearnLearner:
     Raises:
         MissingPackageError: scikit-learn is not installed; ``pip install '.[sklearn]'``.
         ArgumentTypeError: the estimator is not a regressor, or is a class in place of an instance.
-        ArgumentError: from a call, if the estimator raises an error, or does not return numbers ``(m, dy)``.
+        ArgumentError: from a call, if the estimator fails or does not return numbers ``(m, dy)``.
     """
     require_package("sklearn", "from_sklearn", "sklearn")
     # Some instances get predict only after fitting; their class always has it.

@@ -20,7 +20,7 @@ from mesascope.progress import tracked
 
 CHARACTERS = 3  # characters per token, roughly, in numbers and English
 _LAST = 5  # number of error messages to keep
-_HOPELESS = 8  # number of failures without any answer after which calls stop
+_HOPELESS = 8  # number of failures, without any answer, after which calls stop
 _LOCK = threading.Lock()  # for counts and files; a module global, so that models can be pickled
 
 
@@ -51,8 +51,8 @@ class TruncatedAnswer(str):
 class CachedModel:
     """A language model with a cache and a budget.
 
-    Repeated answers to a prompt are stored separately and in order. The spread of answers can thus be measured, and a
-    second run of a program gets the same answers from the file. Empty and cut answers are not stored.
+    Repeated answers to a prompt are stored separately, in order. So their spread can be measured, and a second run of a
+    program gets the same answers from the file. Empty and cut answers are not stored.
 
     Args:
         model: maps a prompt to a text; may be asynchronous, or map a list to a list (``batched``). Its attribute
@@ -66,8 +66,8 @@ class CachedModel:
 
     Raises:
         ArgumentError: the file cannot be written.
-        UnusableModelError: from `ask`, if the model raises it, or has never answered and failed eight times or on all
-            prompts of a call.
+        UnusableModelError: from `ask`, if the model raises it. Also if the model has never answered, and fails on eight
+            prompts or on all prompts of a call.
     """
 
     def __init__(
@@ -166,7 +166,7 @@ class CachedModel:
             said = f"what a model returns must be a text, but is {shown(answer)}: return a string."
             self._count(_RaisedError(said))
             return
-        if isinstance(answer, TruncatedAnswer):  # text after the number's line is harmless
+        if isinstance(answer, TruncatedAnswer):  # a complete first line without letters is the number
             first, ended, _ = answer.lstrip().partition("\n")
             kept = first if ended and not any(map(str.isalpha, first)) else None
         else:
@@ -198,7 +198,7 @@ class CachedModel:
 def _loop() -> asyncio.AbstractEventLoop:
     """Event loop of all asynchronous models, in a separate thread.
 
-    A notebook already runs a loop, and a client can only be used in the first loop that called it.
+    Notebooks already run a loop in the main thread, and a client works only in the first loop that uses it.
     """
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="mesascope models", daemon=True)
@@ -227,7 +227,7 @@ def _opened(path: Path) -> dict[str, str]:
         with path.open("a+b") as file:
             file.seek(0)
             whole, ended, torn = file.read().rpartition(b"\n")
-            begun = torn[:6] == b'{"key"'[: len(torn)]  # so not a file of another format
+            begun = torn[:6] == b'{"key"'[: len(torn)]  # False for a file of another format
             found = dict(_read(path, whole if begun else whole + ended + torn))
             file.truncate(len(whole + ended))
     except OSError as error:

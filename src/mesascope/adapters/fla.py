@@ -23,8 +23,8 @@ def chunk_mesa_net(
 ) -> tuple[Tensor, tuple[Tensor | None, Tensor | None]]:  # fmt: skip
     """Drop-in replacement for ``fla.ops.mesa_net.chunk_mesa_net`` that calls `mesascope.ops.mesa_attention`.
 
-    It runs on CPU and CUDA, in any floating-point dtype, for keys and values of any size. It solves to rounding, while
-    fla runs a fixed number of iterations in half precision: outputs differ by fla's error, up to 1 %.
+    It runs on CPU and CUDA, in any floating-point dtype, for keys and values of any size. It solves to rounding error;
+    fla runs a fixed number of iterations in half precision. Outputs differ by fla's error, up to 1 %.
 
     Args:
         q, k, v: queries, keys and values.
@@ -61,7 +61,7 @@ def chunk_mesa_net(
 def from_mesa_net(weights: Mapping[str, Tensor], *, lambda_lower_bound: float = 0.25) -> MesaAttention:
     """Layer with weights from ``fla.layers.MesaNet.state_dict()``, on CPU and in any dtype.
 
-    It computes the same function, but solves to rounding, even for zero keys.
+    It computes the same function, but solves to rounding error, also if keys are 0.
 
     Args:
         weights: weights by fla's names.

@@ -69,7 +69,7 @@ class LocalModel:
         self.__name__ = Path(name).name
         ends = self.model.generation_config.eos_token_id
         self.ends = {*(ends if isinstance(ends, list) else [ends]), self.tokenizer.eos_token_id} - {None}
-        # Decoding uses the logits alone, without penalties, beams or a temperature from the folder.
+        # Ignore penalties, beams and the temperature in the folder's generation config.
         self.model.generation_config = transformers.GenerationConfig(
             max_new_tokens=max_tokens, do_sample=False, eos_token_id=sorted(self.ends) or None, pad_token_id=0,
             return_dict_in_generate=True,
@@ -99,8 +99,8 @@ class LocalModel:
     def __call__(self, prompts: Sequence[str]) -> list[str]:
         """Continue prompts in a batch.
 
-        Recurrent models (Mamba, RWKV) process one prompt after the other: padding would change their state, and RWKV in
-        transformers 5.23 mixes states within a batch.
+        Recurrent models (Mamba, RWKV) read one prompt after another: padding would change their state, and RWKV in
+        transformers 5.23 mixes the states of a batch.
         """
         tokens = [self._tokens(prompt) for prompt in prompts]
         for one in tokens:
@@ -148,7 +148,7 @@ class LocalModel:
     def log_probabilities(self, prompt: str, answers: Sequence[str]) -> list[float]:
         """Log-probability of each answer after the prompt, the sum over its tokens.
 
-        Answers such as " 1.0" and " 1.1" give the model's uncertainty about a number.
+        Those of answers such as " 1.0" and " 1.1" show the model's uncertainty about a number.
         """
         if isinstance(answers, str):
             raise ArgumentTypeError(f"answers must be a list of texts, but is {answers!r}: pass [answer].")

@@ -10,7 +10,7 @@ from functools import partial
 
 from mesascope.errors import ArgumentError
 
-# Full-width characters and minus signs to ASCII (not the em dash); superscripts, as in powers of ten, to digits.
+# Maps of full-width characters and minus signs (not the em dash) to ASCII, and of superscripts to digits.
 _ASCII = {0xFF01 + place: 0x21 + place for place in range(94)} | dict.fromkeys(map(ord, "‐‑‒–−﹣"), "-")
 _RAISED = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺", "0123456789-+")
 # A number: commas group thousands, the decimal mark is a point, and a power of ten may follow.
@@ -43,7 +43,7 @@ _TAKEN_BACK = re.compile(
     r"thoughts?)\b",
     re.IGNORECASE,
 )
-_ITEM = re.compile(r"^- ", re.MULTILINE)  # a list item; a single match is a negative number
+_ITEM = re.compile(r"^- ", re.MULTILINE)  # a list item, or a negative number if there is only one
 _APART = re.compile(r"(-?) ?([0-9](?: [0-9]){0,39})(?: ?;)?")
 _LONGEST = 200  # maximum number of characters in a parsed line
 
@@ -101,9 +101,9 @@ def parse_number(text: str) -> float:
     The number must be the whole first line, or the whole line of the only ``Output:``. The parser ignores marks around
     it (quotes, brackets, emphasis, code fences, LaTeX, a full stop) and words before it: the answer's label, "it is",
     "about", an arrow. Commas group thousands. "- 5" is -5, but nan in a list. Units, per cent, fractions, ranges and
-    expressions give nan. Other digits may precede the only ``Output:``. They may also follow a first line that is the
-    number or begins with ``Output:``, unless a word such as "wait" retracts it. A model's reasoning up to ``</think>``
-    is ignored.
+    expressions give nan. Digits after a first line that is the number are ignored. Digits before or after the line of
+    ``Output:`` are ignored, but on both sides they give nan. So do digits on both sides of a word such as "wait". A
+    model's reasoning up to ``</think>`` is ignored.
 
     >>> [parse_number(text) for text in ("-81.93", "Output: 3", "It is about 1,200.5.", "6.02e-3\\n\\nas x grows")]
     [-81.93, 3.0, 1200.5, 0.00602]
@@ -130,7 +130,7 @@ def parse_number(text: str) -> float:
 
 
 def _number(line: str, before: re.Pattern[str] = _AROUND) -> float:
-    """Number in a line, ignoring marks around it and text ``before`` it."""
+    """Number in a line, without marks around it and text ``before`` it; nan if there is none."""
     if len(line) > _LONGEST:
         return math.nan
     while found := _AROUND.fullmatch(line.strip()) or before.fullmatch(line.strip()):
@@ -196,9 +196,9 @@ _WORDS = Format(
     "text.\n\n\n\n\n", _block, _block, "\n\n", _plain, _read,
 )  # fmt: skip
 
-# Formats by name: Vacareanu et al., From Words to Numbers (2024); the same with letters for features, as in one of its
-# problems; one line per pair; and spaced digits, after Gruver et al., Large Language Models Are Zero-Shot Time Series
-# Forecasters (2023). Their fields are named functions, so that learners can be pickled.
+# words-to-numbers is the format of Vacareanu et al., From Words to Numbers (2024), and letters that of one of its
+# problems. digits follows Gruver et al., Large Language Models Are Zero-Shot Time Series Forecasters (2023). Fields are
+# named functions, so that learners can be pickled.
 FORMATS: Mapping[str, Format] = {
     "words-to-numbers": _WORDS,
     "letters": replace(_WORDS, write_feature=_letter),

@@ -40,7 +40,7 @@ _UNSUPPORTED = re.compile(
 _RENAMED = re.compile(r"\buse\b.{0,20}max_completion_tokens|max_completion_tokens.{0,5}instead", re.IGNORECASE)
 # Name of a field in a message, in quotes or after a word such as "invalid".
 _ABOUT = r"(?:[\"'`]{0}[\"'`]|\b(?:invalid|parameter|field|argument):? {0}\b)"
-# Statuses of permanent errors: those of this prompt or a field, and those of the key, the model or the address.
+# HTTP statuses of permanent errors: of the prompt or a field; of the key, the model or the address.
 _OF_REQUEST, _OF_ALL = (400, 413, 422, 451), (401, 403, 404, 405, 410)
 # Finish reasons of complete answers.
 _WHOLE = ("stop", "eos", "eos_token", "end_turn", "stop_sequence", "complete", "completed", "none")
@@ -130,7 +130,7 @@ class ServedModel:
         except UnansweredPrompt:
             raise
         except openai.APIStatusError as error:
-            if "output limit was reached" in _whole(error):  # during the model's reasoning
+            if "output limit was reached" in _whole(error):  # the reasoning was cut
                 return TruncatedAnswer()
             raise self._refusal(error) from None
         except (openai.OpenAIError, ValueError, TypeError, AttributeError, LookupError) as error:
@@ -180,7 +180,7 @@ class ServedModel:
         return TruncatedAnswer(text or "") if reason not in _WHOLE or (thinks and not text) else text or ""
 
     def _refusal(self, error: Any) -> MesascopeError:
-        """Convert a server's error to an exception for all prompts, for this prompt, or for a temporary failure."""
+        """Convert a server's error to an exception: for all prompts, for this prompt, or for a temporary failure."""
         status, whole, said = error.status_code, _whole(error), f"({_said(error)})"
         if status == 402 or _QUOTA.search(whole):
             return UnusableModelError(

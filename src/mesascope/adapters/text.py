@@ -41,7 +41,7 @@ def from_text(
     Args:
         model: maps a prompt to a text; may be asynchronous, or map a list of prompts to a list of texts
             (``batched=True``). Examples: `openai_model`, `LocalModel`.
-        format: words-to-numbers, letters (features 1 to 26 are written a to z), compact, digits, or a `Format`.
+        format: words-to-numbers, letters (values 1 to 26 of features become a to z), compact, digits, or a `Format`.
         name: name of the model and its settings; the function's name if None. Required with ``cache`` for your own
             model: answers are stored under this name, so use a new name when the model or its settings change.
         decimals: number of decimals in prompts.
@@ -154,9 +154,8 @@ class TextLearner:
     def table(self) -> Table:
         """Counts of prompts and parsed answers, the cost (estimated tokens), and the number of nans by reason.
 
-        A prediction is nan if the model failed, refused the prompt or was cut (at the token limit, for example), or if
-        the prompt was beyond the budget. It is also nan if the answer is empty, has no digits (no number), or is not
-        clearly one number.
+        A prediction is nan if the model failed or refused the prompt, or the prompt was beyond the budget. It is also
+        nan if the answer is cut (for example at the token limit), empty, without digits, or not clearly one number.
         """
         calls, reasons = self.calls, self.calls.unanswered + self.unread
         row = {
@@ -208,19 +207,19 @@ def names_matter(
 ) -> Table:
     """Errors of a language model on a real table with feature names, without names, and with exchanged names.
 
-    An algorithm on the numbers has the same error in all cases. A smaller error with names, or a larger error with
-    exchanged names, shows prior knowledge of the names, which is not learning in context.
+    An algorithm that ignores names has the same error in all cases. A smaller error with names, or a larger error with
+    exchanged names, shows prior knowledge about the names, not learning in context.
 
     Args:
         model: a language model; see `from_text`.
         table: source of the rows; diabetes if None.
         tasks: number of tasks, the same in each case.
-        seed: seed of the choice of rows.
+        seed: seed for the rows.
         options: options of `from_text`.
 
     Returns:
-        One row per case: the parse rate, the mean absolute error, and its increase over the case without names, on the
-        tasks that have a prediction in both cases.
+        One row per case: the parse rate, the mean absolute error, and its increase over the case without names. The
+        increase is over tasks with a prediction in both cases.
 
     >>> found = names_matter(lambda prompt: "150", tasks=4)
     >>> [(row["names"], row["more than without"].value) for row in found]

@@ -1,4 +1,4 @@
-"""Learners from small language models whose tokens are numbers."""
+"""Learners from small language models with number tokens."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ class NumberTokenizer:
         return torch.arange(-self.most, self.most + 1, dtype=torch.float64) / 10**self.decimals
 
     def encode(self, text: str) -> list[int]:
-        """Tokens of a text; raises for words and numbers outside the vocabulary."""
+        """Tokens of a text; raise for words and numbers outside the vocabulary."""
         return [self.signs[part] if part in self.signs else self._number(part) for part in _PARTS.findall(text)]
 
     def of_numbers(self, numbers: Float[Tensor, "*shape"]) -> Int[Tensor, "*shape"]:
-        """Tokens of numbers after rounding and clamping to the vocabulary; raises for nan."""
+        """Tokens of numbers after rounding and clamping to the vocabulary; raise for nan."""
         if bool(numbers.isnan().any()):
             refuse("numbers", "be numbers", math.nan, "leave out nan")
         return (numbers * 10**self.decimals).round().clamp(-self.most, self.most).long() + self.most
@@ -87,7 +87,7 @@ def from_language_model(
 ) -> TextLearner:
     """A learner from a language model of numbers, with prompts in format compact; see `from_text`.
 
-    A prompt with a number outside the vocabulary gets no answer.
+    The prediction is nan if a number in the prompt is outside the vocabulary.
 
     Args:
         model: maps tokens ``(batch, t)`` to logits ``(batch, t, vocabulary)``, such as `LanguageModel`.

@@ -53,7 +53,7 @@ def folder_of(dataset: str) -> Path:
 
 
 def state_of(folder: Path) -> tuple[tuple[str, int], ...]:
-    """Modification times of a dataset's tables and folders: they change if files are added, removed or renamed."""
+    """Modification times of a dataset's tables and folders, which change if files are added, removed or renamed."""
     parts = (folder / name for name in _ALL_NAMES)
     entries = (entry for place in (folder, *filter(Path.is_dir, parts)) for entry in os.scandir(place))
     decisive = (one for one in entries if one.is_dir() or (one.name.endswith(".csv") and one.is_file()))
@@ -81,7 +81,7 @@ def pictures_of(folder: Path, part: str) -> tuple[list[Path], list[str]]:
 
 
 def classes_of(part: str, classes: list[str], folder: Path) -> list[str]:
-    """Classes of a part of CLASS/PICTURE: by name, the first 64 % are train, the next 16 % validation, the rest test.
+    """Classes of a part: by name, the first 64 % are for training, the next 16 % for validation, the rest for test.
 
     Validation and test have at least one class each. The shares are those of miniImageNet.
 

@@ -64,17 +64,21 @@ def images(dataset: str, part: str = "train", size: int | None = None) -> Images
     ==============  ======================================================================================
 
     Folders with these names are searched under MESASCOPE_DATA and in the cache. Missing files of mnist, fashion-mnist
-    and omniglot are downloaded to the cache. Your own folder has either ``images/`` and tables ``train.csv``,
-    ``val.csv`` and ``test.csv`` with the columns ``filename`` and ``label``, as miniImageNet and CUB are split,
-    ``train/CLASS/PICTURE`` and so on, or ``CLASS/PICTURE``. In the last case the classes are split: sorted by name,
-    the first 64 % are for training, the next 16 % for validation, and the last 20 % for test, which are the shares of
-    miniImageNet. Hidden files are skipped. Pictures are rotated by their EXIF orientation;
-    transparent parts become white. If all pictures are grey, there is one channel, otherwise three. A folder is
-    reloaded if files are added, removed or renamed; files overwritten in place are reloaded by the next process.
+    and omniglot are downloaded to the cache. Your own folder has one of three layouts:
+
+    - ``images/``, with tables ``train.csv``, ``val.csv`` and ``test.csv`` (columns ``filename`` and ``label``), as for
+      miniImageNet and CUB;
+    - ``train/CLASS/PICTURE``, ``val/CLASS/PICTURE`` and ``test/CLASS/PICTURE``;
+    - ``CLASS/PICTURE``: the first 64 % of the classes, sorted by name, are for training, the next 16 % for validation
+      and the last 20 % for test, as in miniImageNet.
+
+    Hidden files are skipped. Pictures are rotated by their EXIF orientation; transparent parts become white. There is
+    one channel if all pictures are grey, otherwise three. A folder is reloaded if files are added, removed or renamed;
+    files overwritten in place are reloaded by the next process.
 
     Args:
         part: train, validation or test.
-        size: side of the result in pixels; if None, that of the files, which must then be square and alike.
+        size: side of the result in pixels; if None, that of the files, which must be square and of one size and kind.
 
     Raises:
         DownloadError: the files are not on this machine, and the download failed.
@@ -96,7 +100,7 @@ def images_of(found: Any, labels: Any = None) -> Images:
     """Images and classes from arrays, from the path of an .npy file, or from a dataset of pairs (image, label).
 
     Raises:
-        ArgumentError: they do not have the shapes that `mesascope.tasks.FewShotArrays` states.
+        ArgumentError: the shapes are not those of `mesascope.tasks.FewShotArrays`.
     """
     if isinstance(found, str | Path):
         found = np.load(found, allow_pickle=False)
@@ -200,7 +204,7 @@ def _decoded(data: bytes | Path, mode: str, size: int | None = None) -> np.ndarr
 
 
 def _of_folder(folder: Path, part: str, size: int | None) -> Images:
-    """Read the pictures of a folder; the cache keeps the decoded pixels until a file changes."""
+    """Read the pictures of a folder, or their decoded pixels from the cache if no file has changed."""
     paths, names = pictures_of(folder, part)
     classes, labels = np.unique(names, return_inverse=True)
     state = [[str(path), path.stat().st_size, path.stat().st_mtime_ns] for path in paths]
@@ -240,7 +244,7 @@ def _all_decoded(paths: list[Path], size: int | None) -> Tensor:
 
 
 class _Look(NamedTuple):
-    """Size of a picture, and grey or colour."""
+    """Size and kind (grey or colour) of a picture."""
 
     width: int
     height: int
@@ -262,7 +266,7 @@ def _look(path: Path) -> _Look:
 
 
 def _side(paths: list[Path], looks: list[_Look]) -> int:
-    """Side of the pictures, which must all be square and of one size and kind."""
+    """Side of the pictures; raise unless all are square and of one size and kind."""
     for path, look in zip(paths, looks, strict=True):
         if look != looks[0] or look.width != look.height:
             other = f"{paths[0]} is {looks[0]} and " if look != looks[0] else ""
