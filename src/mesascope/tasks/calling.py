@@ -21,7 +21,7 @@ _EXPLAINED_ELSEWHERE = ("nference tensor", "requires grad")
 
 
 class LearnerError(ArgumentError):
-    """Error raised by a learner (its cause is the original one), perhaps because it does not fit the tasks' shapes."""
+    """A learner raised an error, for example because the tasks' shapes do not fit it; the cause is that error."""
 
 
 def require_family(family: Any) -> None:
@@ -42,7 +42,7 @@ def require_labels(family: Any, tasks: Episode | Tensor) -> None:
 
 
 def sample_tasks(family: Any, tasks: int, generator: torch.Generator) -> Any:
-    """``tasks`` tasks of ``family``: an `Episode`, or sequences ``(tasks, t, d)``."""
+    """Draw ``tasks`` tasks of a family: an `Episode`, or sequences ``(tasks, t, d)``."""
     require_family(family)
     with explain_torch_errors(family, (), tasks):
         batch = family.sample(tasks, generator)
@@ -82,10 +82,10 @@ def predict(model: Any, *inputs: Context | Tensor, weights: Mapping[str, Tensor]
             raise
         if not isinstance(error, TypeError):
             raise _unanswered(model, inputs, error) from error
-        if takes(model, inputs):  # the learner itself raised it
+        if takes(model, inputs):  # the learner itself raised the TypeError
             raise
         raise _of_other_arguments(model, inputs) from error
-    # with a weight on "meta", torch may read arbitrary memory
+    # With a weight on "meta", torch may read arbitrary memory.
     empty = weights is None and isinstance(model, nn.Module) and any(weight.is_meta for weight in model.parameters())
     if empty or getattr(answer, "is_meta", False):
         raise ArgumentTypeError(
@@ -251,7 +251,7 @@ def _tensors(inputs: tuple[Any, ...]) -> list[Tensor]:
 
 
 def _other(model: Any, tensors: list[Tensor], name: str) -> Any:
-    """First dtype or device (chosen by ``name``) of a weight that differs from that of the inputs."""
+    """First dtype or device (chosen by ``name``) of the weights that differs from that of the inputs."""
     weights: Callable = getattr(getattr(model, "module", model), "parameters", tuple)
     of = [getattr(weight, name) for weight in weights() if weight.is_floating_point()]
     return next((one for one in of if tensors and one != getattr(tensors[0], name)), None)

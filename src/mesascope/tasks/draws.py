@@ -1,4 +1,4 @@
-"""Random numbers with the shapes and distributions of tasks, drawn from an explicit generator."""
+"""Random numbers for tasks, drawn from an explicit generator."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def episode_of(x: Float[Tensor, "batch rows dx"], y: Float[Tensor, "batch rows d
 def symmetric_uniform(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
     """Draws from U(-1, 1) in float32, never exactly 0.
 
-    On CPU, the generator is called once for every two numbers and its 64 bits are split. This takes 60 % of the time of
-    ``Tensor.uniform_`` and keeps float32's full resolution. Random numbers take most of the training time of one layer.
+    On CPU, two numbers share one 64-bit draw. This takes 60 % of the time of ``Tensor.uniform_`` and keeps float32's
+    full resolution. Random numbers take most of the time of training one layer.
     """
     if generator.device.type != "cpu":
         return torch.rand(shape, generator=generator, device=generator.device).sub_(0.5).mul_(2).add_(2**-25)

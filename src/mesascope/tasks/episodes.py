@@ -66,7 +66,7 @@ class Family(Protocol):
 
 @runtime_checkable
 class Seeded(Protocol):
-    """A family whose tasks differ from one training seed to the next."""
+    """A family whose tasks depend on the training seed."""
 
     def seeded(self, seed: int) -> Family: ...
 

@@ -26,7 +26,7 @@ Part = Literal["train", "validation", "test"]
 
 
 class _FewShot:
-    """Draws few-shot tasks of the images that `_found` returns."""
+    """Few-shot tasks from the images that `_found` returns."""
 
     dataset: str
     ways: int
@@ -82,9 +82,9 @@ class FewShotImages(_FewShot):
     Args:
         dataset: digits, mnist, fashion-mnist, omniglot, or a folder, by name or path: see `mesascope.data.images`.
         queries: queries of each class.
-        size: side of the images in pixels; that of the files if None.
+        size: side of the images in pixels; if None, that of the files.
         part: train, validation or test.
-        rotations: True to count images rotated by 90, 180 and 270 degrees as further classes.
+        rotations: if True, images rotated by 90, 180 and 270 degrees are additional classes.
 
     >>> episode = FewShotImages(ways=3, shots=2, queries=4).sample(2, stream(0, "doc"))
     >>> [tuple(t.shape) for t in (episode.context.x, episode.context.y, episode.xq, episode.yq)]
@@ -104,12 +104,11 @@ class FewShotImages(_FewShot):
 
 
 class FewShotArrays(_FewShot):
-    """Few-shot tasks, as those of `FewShotImages`, from images of your own.
+    """Few-shot tasks like those of `FewShotImages`, from your own images.
 
     Args:
-        images: images ``(n, channels, size, size)`` or ``(n, size, size)``, bytes or floats, in NumPy or torch, of
-            which tasks are float32; the path of an .npy file of them; or a dataset of pairs (image, label), such as
-            torchvision's.
+        images: array or tensor ``(n, channels, size, size)`` or ``(n, size, size)`` of bytes or floats; the path of an
+            .npy file with one; or a dataset of pairs (image, label), such as torchvision's. Tasks are float32.
         labels: class of each image, ``(n,)`` whole numbers or names; None for a dataset of pairs.
         ways, shots, queries, rotations: see `FewShotImages`.
 
@@ -225,7 +224,7 @@ class _Digits:
 @register("family", "rotated-digits")
 @dataclass(frozen=True)
 class RotatedDigits(_Digits):
-    """Digits rotated by one angle for each task: for task t of T, drawn from [180 t / T, 180 (t + 1) / T] degrees.
+    """Digits rotated by one random angle per task, in [180 t / T, 180 (t + 1) / T] degrees for task t of T.
 
     A batch is a stream of tasks in order. Inputs are flat rows of pixels from 0 to 1, targets one-hot classes.
 
@@ -252,7 +251,7 @@ class RotatedDigits(_Digits):
 @register("family", "permuted-digits")
 @dataclass(frozen=True)
 class PermutedDigits(_Digits):
-    """Digits whose pixels are permuted, in one random order for each task. Otherwise like `RotatedDigits`.
+    """Digits with permuted pixels, one random permutation per task. Otherwise like `RotatedDigits`.
 
     Source: Goodfellow et al. (2013), Lopez-Paz and Ranzato (2017); von Oswald (2024), section 4.4.1.
 

@@ -1,7 +1,7 @@
 """Token sequences in which some tokens can be predicted only from earlier tokens.
 
-A task is a row of tokens and a row of marks, 1 for tokens to predict and 0 elsewhere: ``(batch, 2, t)``. Properties of
-a family are ``vocabulary``, the number of different tokens, and ``length``, the number of tokens in a sequence.
+A task is a row of tokens and a row of marks, 1 for tokens to predict and 0 elsewhere: ``(batch, 2, t)``. Each family
+has the properties ``vocabulary``, the number of different tokens, and ``length``, the number of tokens in a sequence.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ Asked = Int[Tensor, "batch two t"]
 @register("family", "associative-recall", of="text")
 @dataclass(frozen=True)
 class AssociativeRecall:
-    """Key-value pairs, then the keys in another order, each followed by its value, which is to be predicted.
+    """Key-value pairs, then the same pairs in another order, in which the values are to be predicted.
 
     Keys are tokens 0 to ``tokens - 1``, all different within a sequence; values are tokens ``tokens`` to ``2 * tokens -
-    1``. This is a simple form of multi-query associative recall (MQAR, Arora et al. 2023). Values are drawn with
-    replacement, so keys may share a value. Queries follow each other directly, while MQAR separates them by random
-    tokens, in gaps with a power-law distribution. Accuracies differ from those of MQAR.
+    1``, drawn with replacement. This is a simple form of multi-query associative recall (MQAR, Arora et al. 2023). MQAR
+    separates queries by random tokens, in gaps with a power-law distribution; here they follow each other directly. So
+    accuracies differ from those of MQAR.
 
     >>> from mesascope.streams import stream
     >>> tokens, asked = AssociativeRecall(pairs=2, tokens=4).sample(1, stream(0, "doc"))[0]
@@ -99,7 +99,7 @@ class Automata:
 
     In each of ``states`` states, two of ``tokens`` symbols are equally likely, and each leads to a random state. Words
     of ``word`` symbols start in the first state and end with an extra token. Symbols in the second half of the sequence
-    are to be predicted; the optimal loss is log 2 nats per symbol.
+    are to be predicted. The best loss of a model that knows the automaton is log 2 nats per symbol.
 
     Source: Akyürek et al. (2024), In-context language learning.
 

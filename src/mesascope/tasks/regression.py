@@ -44,7 +44,7 @@ class LinearRegression:
     Args:
         n_context: number of pairs in a context (N).
         d_in, d_out: widths of x and y.
-        x_scale, w_scale, noise: the scales above. x_scale is 1 in the paper and 0.5 in its code.
+        x_scale, w_scale, noise: the scales above. x_scale is 1 in von Oswald et al. (2023), and 0.5 in their code.
         covariance: ``(d_in, d_in)``, positive definite, or its diagonal ``(d_in,)``; identity if None.
         pool: draw from a fixed set of this many tasks; a batch of exactly ``pool`` tasks is the whole set in order.
         pool_seed: seed of the pool. Replicates with different pools need different seeds: see `seeded`.
@@ -93,7 +93,7 @@ class LinearRegression:
 
     @property
     def covariance_matrix(self) -> Float[Tensor, "d d"]:
-        """``covariance`` times x_scale^2, in float64: the covariance of inputs if z has variance 1."""
+        """``covariance`` times x_scale^2, in float64; it is the covariance of inputs if z has variance 1."""
         if self.covariance is None:
             return self.x_scale**2 * torch.eye(self.d_in, dtype=torch.float64)
         return self.x_scale**2 * self._factor @ self._factor.mT
@@ -108,7 +108,7 @@ class LinearRegression:
         return self._fresh(self.pool or 0, stream(self.pool_seed, "pool"))
 
     def teachers(self) -> Float[Tensor, "pool dy dx"]:
-        """Teachers W of all tasks in the pool, for `learners.BayesPool`."""
+        """Teachers W of the pool's tasks, for `learners.BayesPool`."""
         if self.pool is None:
             refuse("pool", "be a number for its teachers to be known", None, "pass pool=64, say")
         return self._pool[1]

@@ -31,7 +31,7 @@ class RegressionProblem:
     ``problem``                    d   inputs and labels
     ============================  ===  ===========================================================================
     regression_ni11, 12, 13, ...  1-3  N(0, I); w x, a weight U(0, 100) for each of the first 1, 2 or 3 of d inputs
-    friedman1, 2, 3               5,4  Friedman's, as scikit-learn has them
+    friedman1, 2, 3               5,4  Friedman's, as in scikit-learn
     original1                      1   U(0, 100); x + 10 sin(5 pi x / 100) + 10 cos(6 pi x / 100)
     original2                      4   like friedman2, with other ranges and powers
     original3                      4   e^x0 + x1 x2 / sqrt(x3) + (x3 x0)^1.5
@@ -39,7 +39,7 @@ class RegressionProblem:
     original5                      3   U(-25, 25); 100 max softmax(x / 10)
     simple_random_nn1              5   N(0, I); a random network of 5 hidden ReLUs for each task
     transformer1                   5   N(0, I); a random transformer layer and a linear one for each task
-    character_regression1          5   five letters of the alphabet, 1 to 26; w times positions in a shuffled one
+    character_regression1          5   five letters per task, as 1 to 26; w times positions in a shuffled alphabet
     ============================  ===  ===========================================================================
 
     Tasks of the Friedman and original problems differ only in their inputs. As in the authors' code, labels of the
@@ -49,8 +49,8 @@ class RegressionProblem:
         problem: a name in the table.
         n_context, n_query: numbers of pairs and queries of a task.
         decimals: number of decimals of inputs and labels.
-        authors: reproduce two errors in the authors' code: their regression_ni33 has two inputs, and in transformer1 a
-            label depends on all rows of a task, because the layer treats the rows as one sequence.
+        authors: reproduce two errors in the authors' code. Their regression_ni33 has two inputs; their transformer1
+            treats the rows of a task as one sequence, so a label depends on all rows.
 
     Source: Vacareanu et al., From Words to Numbers (COLM 2024), and their code, robertvacareanu/llm4regression.
 
@@ -153,7 +153,7 @@ def _transformer(together: bool) -> Callable[[Tensor, torch.Generator], Float[Te
 
 
 def _letters(shape: tuple[int, int, int], generator: torch.Generator) -> Tensor:
-    """Positions in the alphabet, from 1 on, of letters; each task uses five letters."""
+    """Letters as positions in the alphabet, from 1; each task uses five letters."""
     batch, rows, d = shape
     device = generator.device
     alphabet = torch.rand(batch, _LETTERS, generator=generator, device=device).argsort(-1)[:, :_USED]
@@ -162,7 +162,7 @@ def _letters(shape: tuple[int, int, int], generator: torch.Generator) -> Tensor:
 
 
 def _of_letters(x: Float[Tensor, "batch rows d"], generator: torch.Generator) -> Float[Tensor, "batch rows"]:
-    """Sum of weights U(0, 10) times the letters' positions in a shuffled alphabet, from 0 on."""
+    """Sum of weights U(0, 10) times the letters' positions in a shuffled alphabet, from 0."""
     places = torch.rand(len(x), _LETTERS, generator=generator, device=x.device).argsort(-1).to(x)
     weights = 10 * torch.rand(len(x), x.shape[-1], generator=generator, device=x.device, dtype=x.dtype)
     values = places.gather(-1, x.flatten(1).long() - 1).reshape(x.shape)
@@ -190,5 +190,5 @@ PROBLEMS: dict[str, _Problem] = {
     "transformer1": _Problem(5, _gaussian, _transformer(together=False), True),
     "character_regression1": _Problem(5, _letters, _of_letters),
 }  # fmt: skip
-# Problems whose code differs from their description in the paper.
+# Problems whose code differs from their description in Vacareanu et al.
 _AUTHORS = {"regression_ni33": _linear(2, 2), "transformer1": _Problem(5, _gaussian, _transformer(together=True), True)}

@@ -1,7 +1,7 @@
 """Families of sequences: linear, partly observed and nonlinear dynamics, and linear regression as a sequence.
 
-An element has width ``d``, and a sequence ``length`` elements (T). ``noise`` is the standard deviation of the noise
-that is added to each entry of the state at each step.
+A sequence has ``length`` elements (T) of width ``d``. ``noise`` is the standard deviation of the noise that is added to
+each entry of the state at each step.
 """
 
 from __future__ import annotations
@@ -30,13 +30,12 @@ Start = Literal["normal", "uniform"]
 class LinearDynamics:
     """Fully observed linear systems, one for each task: s_{t+1} = W s_t + noise * eps, with eps standard normal.
 
-    W ``(d, d)`` is a random orthogonal matrix Q for each task, uniform on the orthogonal group; or a contraction Q^T
-    diag(a) Q for each task, with eigenvalues a ~ U(0.3, 0.9); or one fixed orthogonal matrix for all tasks.
-
     Args:
-        dynamics: ``"orthogonal"``, ``"contracting"`` or ``"fixed"``.
+        dynamics: ``"orthogonal"``: W ``(d, d)`` is an orthogonal matrix Q for each task, uniform on the orthogonal
+            group; ``"contracting"``: W = Q^T diag(a) Q for each task, with a ~ U(0.3, 0.9); ``"fixed"``: one orthogonal
+            matrix for all tasks.
         start: distribution of s_1: ``"normal"``, N(0, I), or ``"uniform"``, U(-1, 1), as in the source's code.
-        clip: clip every entry of every element to [-clip, clip] before the next is drawn.
+        clip: clip the entries of each element to [-clip, clip] before the next element is computed.
         matrix_seed: seed of a fixed W. Replicates with different W need different seeds: see `seeded`.
 
     Source: von Oswald (2024), section 3.5.1; clip and contraction: ablations in its code.
@@ -124,12 +123,12 @@ class ObservedDynamics:
 class NonlinearDynamics:
     """Dynamics that are linear in features: s_{t+1} = W f(s_t) + noise * eps with |f(s)| = sqrt(d).
 
-    W ``(d, d)`` is a random orthogonal matrix for each task. The features f(s) = sqrt(d) g/|g| with g = B tanh(gain A
-    s), A ``(hidden, d)`` and B ``(d, hidden)``, are the same for all tasks; only W must be learned in context.
+    W ``(d, d)`` is a random orthogonal matrix for each task. The features are f(s) = sqrt(d) g/|g| with g = B tanh(gain
+    A s). A ``(hidden, d)`` and B ``(d, hidden)`` are the same for all tasks; only W must be learned in context.
 
     Args:
-        hidden: units of the features' hidden layer.
-        gain: scale of the inputs of tanh: larger is less linear. With 1, most sequences converge to a fixed point.
+        hidden: width of the features' hidden layer.
+        gain: scale of tanh's inputs; a larger gain is less linear. With 1, most sequences converge to a fixed point.
         feature_seed: seed of A and B, which are the same for all training seeds.
 
     Source: von Oswald et al. (2023); widths, gain and normalisation are ours.
