@@ -1,4 +1,4 @@
-"""Methods of continual learning, rules for learning from one batch of a stream of tasks, and their example memories.
+"""Continual-learning methods (rules for learning from one batch of a stream of tasks), and memories of examples.
 
 Several independent members learn at once. Weights, gradients and rates are lists of tensors ``(members, ...)``.
 """
@@ -142,7 +142,7 @@ class ContinualMethod(Protocol):
 @register("method", "online-sgd", of="tasks")
 @dataclass(frozen=True)
 class OnlineSGD:
-    """Gradient descent on each batch, ``glances`` steps.
+    """Gradient descent with ``glances`` steps on each batch.
 
     >>> OnlineSGD(learning_rate=0.1)
     OnlineSGD(learning_rate=0.1, glances=1)
@@ -202,8 +202,8 @@ class ExperienceReplay(OnlineSGD):
 class GEM(OnlineSGD):
     """Gradient episodic memory: descent along the nearest direction that does not increase the loss of any past task.
 
-    The direction is g + G^T v, with the smallest v >= ``margin`` such that G (g + G^T v) >= 0. The rows of G are the
-    gradients on ``memory`` examples of each past task.
+    The rows of G are the gradients on ``memory`` examples of each past task. The direction is g if G g >= 0. Otherwise
+    it is g + G^T v, with the v >= ``margin`` that minimises its norm, so that G (g + G^T v) >= 0.
 
     Source: Lopez-Paz and Ranzato (2017).
     """
@@ -237,8 +237,9 @@ class GEM(OnlineSGD):
 class MER:
     """Meta-experience replay: steps on single examples, followed by interpolation with the previous weights.
 
-    For each example, ``batches`` times: take steps on ``replay`` past examples and on the example, one by one, then set
-    theta <- theta_before + ``within`` (theta - theta_before). After all repetitions, do the same with ``across``.
+    For each example, ``batches`` times: take a step on each of ``replay`` past examples and on the example, then set
+    theta <- theta_before + ``within`` (theta - theta_before). After all repetitions, do the same with ``across`` and
+    the weights before the example.
 
     Source: Riemer et al. (2019), algorithm 1.
     """
@@ -279,7 +280,7 @@ class LaMAML:
     each step. To first order, alpha <- alpha - ``learning_rate`` dL/dalpha and theta <- theta - alpha_+ o g, with g the
     mean of L's gradients at each phi. A rate below 0 stays below 0.
 
-    von Oswald (2024) defines L at the last phi only; the results there, and those of Gupta et al., use the mean.
+    von Oswald (2024) defines L at the last phi only, but the results there, as in Gupta et al., use the mean.
 
     Args:
         rate: initial alpha.
@@ -368,7 +369,7 @@ class SparseLaMAML(LaMAML):
 
 
 def _with_past(at: Learning, x: Tensor, y: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """``count`` past examples, followed by the given ones."""
+    """``count`` past examples, followed by ``x`` and ``y``."""
     if not at.memory.seen:
         return x, y
     past_x, past_y = at.memory.draw(count, at.generators)

@@ -36,7 +36,7 @@ class ContinualBatch(NamedTuple):
 
 
 class ContinualState(Generic[Module]):
-    """State of members that learn from a stream, batch by batch, with a continual-learning method.
+    """State of members that learn from a stream batch by batch, with a continual-learning method.
 
     BatchNorm uses the statistics of each batch during learning, and running averages in the result.
 
@@ -80,7 +80,7 @@ class ContinualState(Generic[Module]):
 
     @guarded
     def update(self, batch: ContinualBatch) -> Metrics:
-        """Learn from a batch; return as ``loss`` the value of the method's ``learn``."""
+        """Learn from a batch; the returned ``loss`` is that of the method's ``learn``."""
         self._at.generators = [stream(seed, "continual", self.step) for seed in self.seeds]
         rule = "members must learn examples of {} numbers in classes up to {}, some of them alone"
         words = in_words(self.ensemble.module, lambda: rule.format(batch.x.shape[-1], int(batch.y.max())))
@@ -122,7 +122,7 @@ class ContinualState(Generic[Module]):
 
     def _parts(self) -> dict[str, dict[str, Tensor]]:
         weights = self.ensemble.weights | dict(zip(self._learned, self._at.weights, strict=True))
-        rates = dict(zip(self._learned, self._at.rates, strict=False))  # some methods have no memory
+        rates = dict(zip(self._learned, self._at.rates, strict=False))  # some methods have no rates
         return {"weights": weights, "rates": rates, "buffers": self.ensemble.buffers}
 
     def _gradient(self, weights: Sequence[Tensor], x: Tensor, y: Tensor) -> tuple[Tensor, Sequence[Tensor]]:
@@ -136,10 +136,10 @@ class ContinualState(Generic[Module]):
 
 
 def batch_of(tasks: Episode, step: int, size: int, passes: int = 1) -> ContinualBatch:
-    """Batch of one step of streams ``(members, tasks, n, d)``; each task is repeated ``passes`` times before the next.
+    """Batch at one step of streams ``(members, tasks, n, d)``; each task is repeated ``passes`` times before the next.
 
     Args:
-        tasks: a family's ``sample`` for each member, stacked.
+        tasks: stacked episodes, one for each member.
         step: counted from 0.
         size: examples of each member.
     """

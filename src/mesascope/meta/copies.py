@@ -1,4 +1,4 @@
-"""Copies of a module, one for each task to adapt to, and the statistics that their BatchNorm uses."""
+"""Copies of a module, one for each task, and the statistics that their BatchNorm uses."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ BATCH_STATS = ("transductive", "support", "running")
 class Copies:
     """A module with separate parameters and buffers for each task.
 
-    Tasks run in parallel with vmap, except modules that vmap cannot run, and convolutions on CPU, which would be
-    slower. Calls that are differentiated ``twice`` use slower operations for attention, recurrent layers and weight
-    norm, as torch's fused ones have no second derivative or a wrong one.
+    vmap runs the tasks in parallel. Modules that vmap cannot run, or would slow down (convolutions on CPU), run task by
+    task. Calls that are differentiated ``twice`` use slower operations for attention, recurrent layers and weight norm:
+    torch's fused ones have no second derivative or a wrong one.
     """
 
     def __init__(self, model: nn.Module, tasks: int, norms: list[_BatchNorm], twice: bool) -> None:
@@ -65,9 +65,7 @@ class Copies:
             yield
             return
         recurs = any(isinstance(part, nn.RNNBase) for part in self.model.modules())
-        before = (
-            torch.backends.cudnn.enabled
-        )  # set alone: cudnn.flags also reads TF32, which studies set in another way
+        before = torch.backends.cudnn.enabled  # cudnn.flags would also read TF32, which studies set in another way
         torch.backends.cudnn.enabled = before and not recurs
         try:
             with sdpa_kernel(SDPBackend.MATH), _WeightNormByFormula():
@@ -93,7 +91,7 @@ class Copies:
 
 @contextmanager
 def in_words(module: nn.Module, rule: Callable[[], str]) -> Iterator[None]:
-    """Within this context, torch's errors are raised as a sentence that starts with ``rule()``."""
+    """Within this context, torch's errors are reworded; messages start with ``rule()``."""
     try:
         yield
     except MesascopeError:
@@ -106,7 +104,7 @@ def in_words(module: nn.Module, rule: Callable[[], str]) -> Iterator[None]:
 
 @contextmanager
 def copies_of(model: nn.Module, tasks: int, batch_stats: str, twice: bool = False) -> Iterator[Copies]:
-    """Within this context, copies of ``model``; its buffers do not change, and BatchNorm modes are restored after."""
+    """Yield copies of ``model``; its buffers do not change, and BatchNorm modes are restored after the context."""
     require_initialised("model", model)
     norms = [part for part in model.modules() if isinstance(part, _BatchNorm)]
     if batch_stats == "running" and any(norm.running_mean is None for norm in norms):
@@ -141,7 +139,7 @@ def _normalised_by(count: int) -> Callable[[_BatchNorm, tuple[Tensor], Tensor], 
 
 
 class _WeightNormByFormula(TorchFunctionMode):
-    """Weight norm computed as v g / |v|: the second derivative of torch's own treats |v| as a constant."""
+    """Weight norm computed as v g / |v|; torch's own second derivative wrongly treats |v| as a constant."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch._weight_norm:  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""Gradients of several members at once, and gradient steps on one example after another."""
+"""Gradients of several members at once, and gradient steps on single examples."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Tensors = Sequence[Tensor]
 
 
 class LookAhead(NamedTuple):
-    """Last loss of each member, and the gradients of the mean loss over the steps."""
+    """Loss of each member after the last step, and the gradients of the mean loss over the steps."""
 
     losses: Float[Tensor, " members"]
     by_weights: Tensors
@@ -44,10 +44,10 @@ class Gradient:
             add_(weights, found, -rate)
 
     def look_ahead(self, weights: Tensors, rates: Tensors, x: Tensor, y: Tensor, steps: int) -> LookAhead:
-        """Take steps phi <- phi - rates o grad L on the last ``steps`` examples; after each, compute the loss of all.
+        """Take steps phi <- phi - rates o grad L on the last ``steps`` examples; after each, compute the loss on all.
 
-        To first order, the gradient of the mean loss for the weights is the mean of the gradients g_k at each phi_k.
-        For the rates it is -mean_k (g_k o the sum of the steps' gradients up to k).
+        To first order, the gradient of the mean loss for the weights is mean_k g_k, with g_k the gradient at phi_k. For
+        the rates it is -mean_k (g_k o the sum of the gradients of the steps up to k).
         """
         phi = [one.clone() for one in weights]
         sums, by_weights, by_rates = ([torch.zeros_like(one) for one in weights] for _ in range(3))
@@ -61,12 +61,12 @@ class Gradient:
 
 
 class MLPGradient(Gradient):
-    """`Gradient` of `MLP` that does not explicitly update the first layer, which is by far the largest.
+    """`Gradient` of `MLP` that does not update the first layer, by far the largest, at each step.
 
     The gradient of the first layer on one example x_j is d_j x_j^T, with d_j the gradient of the loss with respect to
-    the layer's output. Its output for x_i after k steps is W x_i - sum_{j<=k} d_j o R (x_j o x_i) with rates R, and R
-    (x_j o x_i) is computed for all pairs at once. The gradient for R is also a sum over pairs, -mean_k sum_{j<=k} sum_i
-    (d_j o e_ki) (x_j o x_i)^T, with e_ki the gradient of the outer loss at phi_k.
+    the layer's output. After k steps with rates R, the output for x_i is W x_i - sum_{j<=k} d_j o R (x_j o x_i). All R
+    (x_j o x_i) are computed at once. The gradient for R is -mean_k sum_{j<=k} sum_i (d_j o e_ki) (x_j o x_i)^T, with
+    e_ki the gradient of the outer loss at phi_k with respect to the layer's output.
     """
 
     def __init__(self) -> None:
@@ -103,7 +103,7 @@ class MLPGradient(Gradient):
             scores, signals = _signals(phi, written, y)
             outer_errors.append(signals[0].error)
             _gather(by_weights, by_rates, _products(signals), sums, steps)
-        # for each inner step, the sum over all later outer losses
+        # for each inner step, the sum over the outer losses after it
         after = torch.stack(outer_errors, 1).flip(1).cumsum(1).flip(1) / steps
         own = torch.bmm(after[:, 0].mT, x)
         across = (torch.stack(inner_errors, 1) * -after).flatten(1, 2)
@@ -121,9 +121,9 @@ class Signal(NamedTuple):
 def mlp_gradient(
     weights: Tensors, x: Float[Tensor, "members n d"], y: Int[Tensor, "members n"]
 ) -> tuple[Float[Tensor, " members"], list[Float[Tensor, "members ..."]]]:
-    """Mean cross-entropy of several networks `MLP`, each on its own examples, and its gradient.
+    """Mean cross-entropy of several `MLP` networks, each on its own examples, and its gradient.
 
-    Written out by hand: three times as fast as autograd for small networks and batches.
+    The handwritten gradient is three times as fast as autograd for small networks and batches.
 
     Args:
         weights: all networks' parameters, stacked, in the order of ``parameters()``: each layer's weight and bias.
@@ -141,7 +141,7 @@ def _signals(
 
     Args:
         others: all parameters except the first layer's weight, as in `mlp_gradient`.
-        written: output of the first layer without its bias. The layer's input is unknown, and None in its signal.
+        written: output of the first layer without its bias. In this layer's signal, the input is None.
     """
     biases, weights = others[::2], others[1::2]
     scores, read = written + biases[0][:, None], []

@@ -63,7 +63,7 @@ class MetaLearner(Pretrained):
         require_instance("model", model, nn.Module)
         require_instance("method", method, MAML)
         self.model, self.method = model, method
-        if generator is not None or method.names is None:  # its learned numbers must exist before training
+        if generator is not None or method.names is None:  # learned numbers must exist before training
             method.start(model, stream(0, "modulation") if generator is None else generator)
 
     def __repr__(self) -> str:
@@ -84,7 +84,7 @@ class MetaLearner(Pretrained):
         return self.method.outer_loss(self.model, episode)
 
     def clone(self) -> TaskCopy:
-        """Return a copy of the module for one task, to adapt by losses of your own.
+        """Return a copy of the module for one task, to adapt with your own losses.
 
         >>> from mesascope.meta import SparseMAML
         >>> learner, x, y = MetaLearner(nn.Linear(3, 1), SparseMAML(0.1, steps=5)), torch.randn(8, 3), torch.randn(8, 1)
@@ -109,8 +109,8 @@ class MetaLearner(Pretrained):
 class TaskCopy:
     """The module of a `MetaLearner` with the parameters phi of one task.
 
-    Calls compute the module with phi; gradients flow to the learner's parameters, to the order of its method. The
-    module and its buffers do not change.
+    Calls run the module with phi. Gradients flow to the learner's parameters, to the order of its method. The module
+    and its buffers do not change.
     """
 
     def __init__(self, model: nn.Module, method: MAML) -> None:
@@ -153,7 +153,7 @@ class MetaLearnerConfig:
         model: the registered config of the adapted network.
         method: one of `METHODS`.
         inner_lr, steps, order, norms, batch_stats: see `MAML`.
-        closed: share of mask entries that are initially closed, for sparse-maml only; a half if None.
+        closed: share of mask entries that are initially 0, for sparse-maml only; a half if None.
         loss: inner and outer loss of predictions and targets: one of `LOSSES`.
     """
 

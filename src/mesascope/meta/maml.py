@@ -37,9 +37,9 @@ class MAML(nn.Module):
     Args:
         inner_lr: learning rate of the inner steps.
         steps: number of inner steps.
-        order: 2 differentiates through the inner loop; 1 takes its gradients as constants (memory constant in steps).
-        adapt: parameters that inner steps change: "all", those of the module with the last parameter ("head"), all
-            others ("body"), or a function of parameter names that returns True for these.
+        order: 2 differentiates through the inner loop; 1 treats its gradients as constants (memory constant in steps).
+        adapt: parameters that inner steps change: "all"; "head", those of the module with the last parameter; "body",
+            all others; or a function that returns True for the names of these parameters.
         norms: False if inner steps do not change the parameters of normalisation layers.
         batch_stats: statistics used by BatchNorm. "transductive": those of each batch, including queries; "support":
             those of the context, also for queries; "running": the module's running averages, which do not change.
@@ -72,7 +72,7 @@ class MAML(nn.Module):
         self.which, self.norms, self.batch_stats, self.loss = adapt, norms, batch_stats, loss
         self.numbers = nn.ParameterDict()
         self.names: tuple[str, ...] | None = None
-        """Names of the adapted parameters, from `start` on."""
+        """Names of the adapted parameters; None before `start`."""
 
     def start(self, model: nn.Module, generator: torch.Generator) -> None:
         """Draw the modulation's initial m for the parameters of a model.
@@ -87,7 +87,7 @@ class MAML(nn.Module):
             self.numbers[key_of(name)] = nn.Parameter(self.modulation.start(one.detach(), self.inner_lr, generator))
 
     def adapted(self, model: nn.Module) -> Parameters:
-        """Parameters that inner steps change, of those that require gradients, or of all if none does (as in a run).
+        """Parameters that inner steps change, chosen from those that require gradients, or from all if none does.
 
         After `start`, the choice is fixed.
         """
@@ -135,14 +135,14 @@ class MAML(nn.Module):
         return {name: rate * self.modulation.factor(one) for name, one in self.underlying(names).items()}
 
     def underlying(self, parameters: Parameters) -> Parameters:
-        """Learned numbers m of these parameters, the input of the modulation."""
+        """Learned numbers m of these parameters, which the modulation maps to factors."""
         return {name: self.numbers[key_of(name)] for name in parameters}
 
     @guarded
     def adapt(self, model: nn.Module, context: Context, start: Parameters | None = None) -> Parameters:
         """Parameters of ``model`` after the inner steps on the context ``x (n, dx)``, ``y (n, dy)`` of one task.
 
-        Differentiable (to the method's order) with respect to the model's parameters and the modulation's m.
+        They are differentiable, to the method's order, with respect to the model's parameters and the modulation's m.
 
         Args:
             start: adapted parameters to start from, instead of the model's.
@@ -160,8 +160,8 @@ class MAML(nn.Module):
     def outer_loss(self, model: nn.Module, episode: Episode) -> Float[Tensor, ""]:
         """Mean over tasks of the adapted model's loss on queries.
 
-        To first order (von Oswald 2024, eqs. 4.8 and 4.9), its gradient for theta is the gradient at phi_K. For m it is
-        -inner_lr * grad L(phi_K, queries) o sum_k grad L(phi_k, context) times the derivative of the factor.
+        To first order (von Oswald 2024, eqs. 4.8 and 4.9), its gradient for theta is grad L(phi_K, queries). For m,
+        it is -inner_lr * grad L(phi_K, queries) o sum_k grad L(phi_k, context) times the derivative of the factor.
         """
         check_inputs(episode.context, episode.xq)
         return self.losses(self.predicted(model, episode.context, episode.xq), episode.yq).mean()
@@ -197,7 +197,7 @@ class MAML(nn.Module):
                 change = self.changes(factors, self._gradients(copies, phi, starts, context, create_graph=True))
                 phi = {name: one - change[name] for name, one in phi.items()}
             return phi
-        # To first order, gradients are constants: phi_K = theta minus their sum has the correct derivatives.
+        # To first order, gradients are constants: theta minus the change by their sum has the correct derivatives.
         phi = {name: one.detach().clone() for name, one in starts.items()}
         sums = {name: torch.zeros_like(one) for name, one in phi.items()}
         for _ in range(self.steps):
@@ -212,11 +212,11 @@ class MAML(nn.Module):
         return {name: one - change[name] for name, one in starts.items()}
 
     def changes(self, factors: Mapping[str, Tensor | float], gradients: Parameters) -> Parameters:
-        """Changes of parameters in an inner step, linear in the gradients; those of several tasks have a first axis."""
+        """Changes of parameters in an inner step, linear in the gradients, which may have a first axis of tasks."""
         return {name: factors[name] * one for name, one in gradients.items()}
 
     def _factors_of_tasks(self, model: nn.Module, tasks: int) -> Mapping[str, Tensor | float]:
-        """`factors` for each task, or one for all tasks."""
+        """`factors` of each task, or shared by all tasks."""
         return self.factors(model)
 
     def _gradients(
@@ -228,7 +228,7 @@ class MAML(nn.Module):
         return self.regularised(dict(zip(phi, found, strict=True)), phi, starts)
 
     def regularised(self, gradients: Parameters, phi: Parameters, starts: Parameters) -> Parameters:
-        """Gradients of the inner loss plus those of what a method adds to it."""
+        """Add the gradients of the method's regularisation term, if it has one."""
         return gradients
 
     def _begin(self, model: nn.Module) -> None:
@@ -299,7 +299,7 @@ class Drawn(MAML):
 
 
 class SparseMAMLPlus(Drawn):
-    """Sparse-MAML with stochastic masks: m is a linear function of a few random numbers, drawn for each task.
+    """Sparse-MAML with stochastic masks: m is an affine function of a few random numbers, drawn for each task.
 
     m = A (eps o sigma + mu) + c with learned A, c, mu and sigma, and eps ~ N(0, I) from torch's global generator.
 
@@ -356,5 +356,5 @@ def _recording() -> Iterator[None]:
 
 
 def _plain(*tensors: Tensor) -> list[Tensor]:
-    """Tensors that autograd can save: those made in inference mode are copied."""
+    """Tensors that autograd can save; copies of those made in inference mode."""
     return [one.clone() if one.is_inference() else one for one in tensors]

@@ -36,7 +36,7 @@ class Modulation:
     """A factor on each entry of a gradient, as a function of a learned number m for that entry.
 
     Args:
-        factor: the function of m. The outer loop learns m by its derivative, straight through if there is none.
+        factor: the function of m. Its derivative for the outer loop may be replaced by 1 (straight through).
         start: function from a parameter, the inner learning rate and a generator to the initial m.
         times_rate: True if the factor is multiplied by the inner learning rate; otherwise m is initialised from it.
     """
@@ -49,7 +49,7 @@ class Modulation:
 def binary(closed: float = 0.5) -> Modulation:
     """Masks 1[m >= 0] learned straight through; a share ``closed`` of them is initially 0.
 
-    Initially m ~ U(-2 closed b, 2 (1 - closed) b) with b = 1 / sqrt(fan-in): for closed = 1/2, as in torch.
+    Initially m ~ U(-2 closed b, 2 (1 - closed) b) with b = 1 / sqrt(fan-in): torch's bounds for closed = 1/2.
     """
 
     def start(parameter: Tensor, rate: float, generator: torch.Generator) -> Tensor:

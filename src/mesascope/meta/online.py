@@ -84,16 +84,16 @@ class OnlineDescentState:
 class BayesianDescent:
     """Bayesian gradient descent: the posterior of each weight, a normal distribution, is the next batch's prior.
 
-    The standard deviation sigma is also the weight's step size, so certain weights change little. With noise
+    The step size of a weight is proportional to its variance sigma^2, so certain weights change little. With noise
     eps ~ N(0, 1) and the gradient g of the mean cross-entropy of a batch at weights mu + sigma eps, a step is
 
         mu <- mu - rate sigma^2 E[g],    sigma <- sigma sqrt(1 + a^2) - sigma a,    a = sigma E[g eps] / 2.
 
-    Each batch is evaluated with the mean weights mu before they learn from it; ``result`` has them, too.
+    Each batch is evaluated with the mean weights mu before learning. The result is the network with weights mu.
 
     Args:
         net: the registered config of the network.
-        spread: initial standard deviation of each weight around its own initial value.
+        spread: initial sigma of each weight; mu starts at the network's initial weights.
         rate: eta in Zeno et al.; a weight's learning rate is at first ``rate * spread ** 2``.
         samples: number of draws of the weights for each step.
         steps: number of steps on each batch.
@@ -162,7 +162,7 @@ class BayesianDescentState:
         phi = {name: one.requires_grad_() for name, one in drawn.items()}
         with copies_of(self.network, draws, "transductive") as copies:
             scores = copies(phi, batch.x.expand(draws, *batch.x.shape))
-        # The loss is a mean over draws, so a draw's gradient is its share of E[g].
+        # The loss is a mean over draws, so the gradients of the draws sum to E[g].
         loss = cross_entropy(scores.flatten(0, 1), batch.y.repeat(draws, 1))
         shares = torch.autograd.grad(loss, list(phi.values()), materialize_grads=True)
         with torch.no_grad():
@@ -179,11 +179,11 @@ class ContinualMAML:
     """MAML on a stream: fast weights learn from each batch, slow weights at each detected task switch.
 
     A batch starts a new task if its loss after adaptation from the slow weights is ``threshold`` or more below its loss
-    with the fast weights. Then one outer step is taken on the stored batches of the old task: the slow weights adapt to
-    the first batch, and learn from the loss on the others, weighted by 1 - exp(-``modulation`` * loss). The fast
-    weights restart from the slow ones. If there is no new task, the fast weights adapt further.
+    with the fast weights. Then the slow weights take one outer step on the stored batches of the old task. They adapt
+    to the first batch; the outer loss is that on the others, times 1 - exp(-``modulation`` * loss). The fast weights
+    restart from the slow ones. If there is no new task, the fast weights adapt further.
 
-    The learner's method "sparse-maml" gives sparse continual MAML, "sparse-relu-maml" the variant with rectified rates.
+    With the learner's method "sparse-maml", this is sparse continual MAML; "sparse-relu-maml" gives rectified rates.
 
     Args:
         learner: config of the network and the method of its inner steps.
@@ -227,7 +227,7 @@ class ContinualMAMLState:
     def update(self, batch: Context) -> Metrics:
         """Evaluate on a batch, then learn from it.
 
-        Returns ``accuracy`` and ``loss`` before learning, ``switch`` (0 or 1), and ``closed``, the learner's sparsity.
+        Return ``accuracy`` and ``loss`` before learning, ``switch`` (0 or 1), and ``closed``, the learner's sparsity.
         """
         self._outer.result()
         with drawing_from(self.seed, "online", self.step, batch.x.device):
@@ -267,7 +267,7 @@ class ContinualMAMLState:
         return float(cross_entropy(self._scores(fresh, batch.x), batch.y)) + self.settings.threshold <= loss
 
     def _learn(self) -> None:
-        """Take one outer step on the task that has ended, if it has a second stored batch."""
+        """Take one outer step on the old task, if it has at least two stored batches."""
         if len(self.task) > 1:
             first, *rest = self.task
             x, y = (torch.cat([getattr(one, part) for one in rest]) for part in "xy")

@@ -1,4 +1,4 @@
-"""Other learned inner steps: gradients times matrices, rows drawn to learn, and layers pulled back to their start."""
+"""Other learned inner steps: gradients times matrices, random masks of rows, and a pull to the initial weights."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from mesascope.streams import stream
 
 
 class _Learned(MAML):
-    """MAML with learned numbers that are no factor of each entry."""
+    """MAML whose learned numbers are not one factor per entry."""
 
     def start(self, model: nn.Module, generator: torch.Generator) -> None:
-        """Set the initial values of the learned numbers for the parameters of a model; none of them is drawn."""
+        """Set the initial values of the learned numbers for the parameters of a model, without random draws."""
         self._begin(model)
         self.shapes = {name: one.shape for name, one in self.adapted(model).items()}
         for name, one in self.adapted(model).items():
@@ -35,10 +35,10 @@ class _Learned(MAML):
 
 
 class MetaCurvature(_Learned):
-    """MAML whose gradients are multiplied by a learned matrix along each axis, all of them initially I.
+    """MAML whose gradients are multiplied by a learned matrix along each axis, initially I.
 
-    The gradient G of a linear layer becomes M_out G M_in^T, with M_in and M_out learned; that of a convolution is
-    also multiplied along the pixels of its kernels.
+    The gradient G of a linear layer becomes M_out G M_in^T. The gradient of a convolution is also multiplied along the
+    positions in its kernels.
 
     Source: Park and Oliva, Meta-Curvature (2019).
     """
@@ -63,7 +63,7 @@ class MetaCurvature(_Learned):
 class MTNet(_Learned, Drawn):
     """MAML that learns, for each layer, a metric T T^T and the probability that a row is adapted in a task.
 
-    The weights of a layer are T V: an inner step changes the rows of V that are drawn for the task, and with them
+    The weights of a layer are phi = T V. An inner step changes only the rows of V that are drawn for the task:
     phi <- phi - inner_lr T (mask o T^T grad L). Initially T = I, and a row is drawn with probability 1/2. Masks are
     learned by the derivative of their relaxation sigmoid(odds + log u - log(1 - u)), with u uniform.
 
@@ -100,7 +100,7 @@ class MTNet(_Learned, Drawn):
         return found
 
     def _weight_of(self, name: str) -> str | None:
-        """The parameter itself, or for a bias the weight beside it; None if neither has a row for each output."""
+        """The parameter itself, or for a bias the weight of its layer; None if neither has a row for each output."""
         shape, weight = self.shapes[name], ".".join(filter(None, (name.rpartition(".")[0], "weight")))
         if len(shape) > 1:
             return name
@@ -109,7 +109,7 @@ class MTNet(_Learned, Drawn):
 
 
 class Shrinkage(_Learned):
-    """MAML whose inner loss pulls each layer to its start, by a learned strength.
+    """MAML whose inner loss pulls each layer to its initial weights theta, with a learned strength.
 
     The inner loss is L(phi) + sum_l exp(m_l) |phi_l - theta_l|^2 / 2 over layers l.
 
