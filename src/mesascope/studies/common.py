@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from mesascope import lenses
-from mesascope.study import Bound, Claim, Reading, Training, below, beside, ours, stage
+from mesascope.study import Arrays, Bound, Claim, Reading, Training, below, beside, ours, stage
 
 
 def plan(steps: int, learning_rate: float, **changes: Any) -> Training:
@@ -29,6 +29,12 @@ def watch_loss(**episodes: Any) -> Callable[[Any], dict[str, float]]:
         return {name: float(lenses.per_task_errors(net, drawn).mean()) for name, drawn in episodes.items()}
 
     return look
+
+
+def kept_weights(module: Any) -> Arrays:
+    """All parameters of a network by their names, so that a check without the package can compute its predictions."""
+    weights = {name: weight.detach().cpu().numpy() for name, weight in module.named_parameters()}
+    return Arrays(weights, **{name: " ".join("abcd"[: weight.ndim]) for name, weight in weights.items()})
 
 
 def converged(

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from mesascope import language, learners, nets, records, study, tasks, training
-from mesascope.studies.common import plan
+from mesascope.studies.common import kept_weights, plan
 from mesascope.study import Claim, Count, Figure, Mutation, Reading, Study, Training, above, below, beside, ours, stage
 
 # Kinds of layers, and that which has to recall what it does not see, with a name to show.
@@ -84,6 +84,7 @@ def measure(lab: study.Lab, settings: Recall) -> None:
         "regression": _judge_regression(lab, settings),
     }
     lab.stage("kinds", _of_their_kind, trained)
+    lab.stage("weights", kept_weights, trained["recall"]["delta"][0])
 
 
 def _of_their_kind(trained: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

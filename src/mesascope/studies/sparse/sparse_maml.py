@@ -13,6 +13,7 @@ import numpy as np
 
 from mesascope import study
 from mesascope.errors import refuse
+from mesascope.studies.common import kept_weights
 from mesascope.studies.sparse import few_shot
 from mesascope.studies.sparse.few_shot import METHODS, OTHERS, FewShot, points_above
 from mesascope.study import Claim, Figure, Line, Lines, Reported, Share, above, below, frozen, printed, stage, two_sided
@@ -51,6 +52,7 @@ def measure(lab: study.Lab, settings: Sparse) -> None:
         few_shot.meta_trained(lab, f"{shots}-shot", replace(settings, shots=shots), "sparse-maml")
     fresh = few_shot.own_tasks(lab, settings.family("test"), settings.tasks)
     lab.stage("accuracy", few_shot.accuracies, groups, fresh)
+    lab.stage("weights", kept_weights, next(iter(groups.values()))[0])
     lab.stage("controls", few_shot.controls, settings, next(iter(groups.values())), fresh(0))
 
 
