@@ -18,18 +18,18 @@ from mesascope.errors import MesascopeError
 
 __all__ = ["main"]
 
-# On fewer columns tyro's help is illegible, and its layout never terminates.
+# In narrower terminals, tyro's layout of the help text never terminates.
 LEAST_COLUMNS = 40
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit status.
 
-    It is 0 on success, 1 for changes that ``verify`` finds, bugs that ``mutate`` finds unnoticed, or a closed pipe, 2
-    on error, and 130 if interrupted.
+    It is 0 on success, 2 on error, and 130 if interrupted. It is 1 if ``verify`` finds changes, if ``mutate`` finds a
+    bug that no claim detects, or if the pipe is closed.
     """
     arguments = list(sys.argv[1:] if arguments is None else arguments)
-    if sys.stderr is None:  # closed: take its file descriptor, so that no other file does
+    if sys.stderr is None:  # closed: occupy its file descriptor, so that no other file gets it
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115
     if sys.stdout is None:
         return _refused("standard output must be open, but is closed: redirect it to a file, or to /dev/null.")

@@ -23,7 +23,7 @@ class Explore:
     """
 
     learner: tyro.conf.Positional[str] = ""
-    """RUN, RUN:TRAINING, RUN:TRAINING:SEED, FILE.py:NAME or MODULE:NAME; the shipped networks alone if omitted."""
+    """RUN, RUN:TRAINING, RUN:TRAINING:SEED, FILE.py:NAME or MODULE:NAME; if omitted, only the shipped networks."""
     sklearn: str | None = None  # scikit-learn regressor to show in place of LEARNER, such as "Ridge(alpha=1.0)".
     family: str | None = None
     """Tasks of your learner, such as "linear-regression(n_context=20, d_in=1)". Default: the training tasks of the run,
@@ -33,8 +33,8 @@ class Explore:
     save: Annotated[Path | None, tyro.conf.arg(metavar="PAGE.html")] = None
     """Write one page that opens from disk without Python, instead of serving."""
     host: str = "127.0.0.1"
-    """Address to serve on; any other than the loopback lets other machines run code of this page."""
-    port: int = 0  # Port; 0 for a free one.
+    """Address to serve on; unless it is the loopback, other machines can open the page and run its code on this one."""
+    port: int = 0  # Port; 0 chooses a free one.
     open: bool = False  # Open the page in the browser.
 
     def __call__(self) -> None:
@@ -59,7 +59,7 @@ class Explore:
             return partial(fill, found=found, folders=folders), partial(complete, found=found, folders=folders)
 
         server, address = serve(load()[0] if own else Sessions(load), self.host, self.port)
-        gc.freeze()  # otherwise the first collection visits them all while the page waits
+        gc.freeze()  # otherwise the first garbage collection would delay the page
         gc.enable()
         print(f"mesascope explore: {address} (Ctrl-C stops it)", flush=True)
         run(server, address, opens=self.open)

@@ -95,7 +95,7 @@ class Identify:
         folder = f"identify-{datetime.now():%Y%m%d-%H%M%S}-{uuid.uuid4().hex[:6]}"
         run = found.save(self.out or Path("runs") / folder, self._asked(family))
         print(f"run directory: {run.path}\nreport: {(run.path / 'report.html').resolve()}")
-        if sys.stdout.isatty():  # the table has scrolled it away
+        if sys.stdout.isatty():  # a long table scrolls the verdict off the screen
             print(found.verdict)
 
     def _learner(self) -> tuple[str, Any, Any]:
@@ -182,7 +182,7 @@ class Identify:
 def learner_of(words: str, checkpoints: bool = False) -> tuple[str, Any, Any]:
     """Name, learner and, for a network of a run, its task family; with ``checkpoints``, a dict of learners by step.
 
-    Paths may contain colons, so the words are split at the last colons.
+    Paths may contain colons, so ``words`` is split at its last colons.
     """
     for colons in range(3):
         place, *names = words.rsplit(":", colons)
@@ -262,7 +262,7 @@ def regressor_of(words: str) -> tuple[str, Any, None]:
 
 
 def family_of(words: str | None, own: Any, usual: str = FAMILY) -> Any:
-    """Tasks that --family describes; if it is not given, the learner's ``own``, or else the ``usual`` ones."""
+    """Task family of --family; if it is not given, the learner's ``own``, or else the ``usual`` one."""
     from mesascope.records import from_record
 
     if words is None and own is not None:

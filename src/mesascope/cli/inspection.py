@@ -10,7 +10,7 @@ from mesascope.measurement import Measurement
 from mesascope.reports.figures import figure_files
 from mesascope.reports.panels import Figure, Line, Lines, Matrices
 
-_MOST = 128  # tokens that remain legible in an attention map
+_MOST = 128  # most tokens that are legible in an attention map
 
 
 def draw_inspection(found: Any, folder: Path) -> None:

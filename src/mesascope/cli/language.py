@@ -18,7 +18,7 @@ from mesascope.cli.run import Group, asked_preset, one_of, with_fields
 from mesascope.errors import ArgumentError
 from mesascope.text import counted
 
-# Escapes typed in a shell arrive as a backslash and a letter.
+# A shell passes an escape such as \n as a backslash and a letter.
 _ESCAPE = re.compile(r"\\(?:[abfnrtv0\\]|x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4})")
 
 
@@ -80,8 +80,7 @@ class Train:
     resume: Path | None = None
     """Folder of a run to continue. No other flag may be given: all settings are read from its config.json."""
     estimate: bool = False
-    """Print the hours and memory that the training would take in one process, from a few steps, and run nothing
-    else."""
+    """Run only a few steps, and print the hours and memory that the training would take in one process."""
 
     def __call__(self) -> None:
         if self.estimate:
@@ -150,7 +149,7 @@ class Evaluate(_OnCorpus):
     MODEL is the run of a training, or the folder of a model.
     """
 
-    windows: int = 256  # The most windows to read.
+    windows: int = 256  # Maximum number of windows to read.
 
     def __call__(self) -> None:
         from mesascope.language import evaluate, load_language_model
@@ -192,7 +191,7 @@ class Inspect(_OnCorpus):
     MODEL is a run folder or a model folder.
     """
 
-    windows: int = 32  # The most windows to read.
+    windows: int = 32  # Maximum number of windows to read.
     out: Path | None = None  # Folder of the figures; if not given, the subfolder inspection of the model's folder.
     seed: int = 0  # Seed of the random tokens that test copying and completion.
 
@@ -216,7 +215,7 @@ LANGUAGE = {"prepare": Prepare, "train": Train, "evaluate": Evaluate, "sample": 
 def language_command(arguments: Sequence[str]) -> Any:
     """Type of ``mesascope language`` with its subcommands; the flags of ``train`` default to the chosen preset.
 
-    The module of the settings imports torch, so it is imported only for ``train``.
+    Only ``train`` imports the module of the settings, which imports torch.
     """
     settings: tuple[str, Any, Any] = ("settings", tyro.conf.Suppress[Any], None)
     if list(arguments[:2]) == ["language", "train"]:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class Mutate:
     """Plant the bugs of a study one at a time, and print the claims that no longer hold.
 
-    Networks train at small settings. Exits with 1 if, under some bug, all claims that held still hold.
+    Networks train at small settings. Exit status: 1 if all claims that held still hold under some bug, else 0.
     """
 
     study: tyro.conf.Positional[str]

@@ -106,7 +106,7 @@ def naming_flags(arguments: Sequence[str]) -> Iterator[None]:
 
 
 def _with_flags_for_memory(error: MesascopeError, arguments: Sequence[str]) -> str:
-    """Message of an error; if memory ran out, its remedy is the flags that halve the memory, where there are any."""
+    """Message of an error; if memory ran out, it names the flags that halve the memory, if the command has any."""
     said, _, remedy = str(error).rpartition(": ")
     if error.__cause__ is None or "must fit into memory" not in said:
         return str(error)
@@ -114,7 +114,7 @@ def _with_flags_for_memory(error: MesascopeError, arguments: Sequence[str]) -> s
 
 
 def memory_remedy(arguments: Sequence[str], training: bool) -> str:
-    """Advice to halve the memory of a training or an evaluation by the command's flags; "" if it has none for it."""
+    """Advice on flags that halve the memory of a training or an evaluation; "" if the command has none."""
     flags = _settings_flags(arguments)
     if training and "--accumulate" in flags:
         return "double --accumulate"

@@ -30,7 +30,7 @@ class ListStudies:
 
 @dataclass(frozen=True)
 class Report:
-    """Judge the claims again, and rewrite the figures and the report of a run, from its arrays."""
+    """Judge the claims of a run again from its arrays, and rewrite its figures and its report."""
 
     directory: tyro.conf.Positional[Path]  # Folder of the run.
 

@@ -51,11 +51,11 @@ class RunStudy:
     """Folder of a run whose finished trainings are reused if their settings are the same."""
     resume: Path | None = None
     """Folder of a run to continue, with the settings in its config.json: only --workers and --device may be added.
-    With --device it continues on that device, and is no longer the same run byte for byte."""
+    With --device it continues on that device, and its files are no longer byte-identical to an uninterrupted run."""
     workers: int = 1
-    """Number of processes that train the study's kinds of networks side by side, each with one torch thread."""
+    """Number of processes that train the study's kinds of networks in parallel, each with one torch thread."""
     estimate: bool = False
-    """Print the hours and memory that the trainings would take, from a few steps of each, and run nothing else."""
+    """Run only a few steps of each training, and print the hours and memory that all would take."""
 
     def __call__(self) -> None:
         study, settings = registered("study")[self.study], self.settings
@@ -127,14 +127,14 @@ def with_fields(base: type, doc: str | None, *fields: tuple[str, Any] | tuple[st
 
 
 def one_of(commands: Iterable[Any]) -> Any:
-    """Type of any one of the commands, without a name of its own on the command line."""
+    """Union type of the commands, which has no name of its own on the command line."""
     return Annotated[functools.reduce(operator.or_, commands), tyro.conf.arg(name="")]
 
 
 def run_command(arguments: Sequence[str]) -> Any:
     """Type of the command, with one subcommand per study; flags default to the chosen preset.
 
-    Studies are imported for this command alone.
+    Only this command imports the studies.
     """
     if arguments[:1] != ["run"]:
         return with_fields(Group, _DOC, ("command", tyro.conf.Suppress[Any], None))

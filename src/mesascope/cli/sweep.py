@@ -24,7 +24,8 @@ Repeated = tyro.conf.UseAppendAction[tuple[str, ...]]
 class RunSweep:
     """Run a study, or a function, at many settings and seeds, on many workers.
 
-    Each point is a run in a folder of its own. Repeat the command, or pass --resume, to go on after any interruption.
+    Each point (settings and seeds) is a run in its own folder. After an interruption, repeat the command or pass
+    --resume.
     """
 
     task: tyro.conf.Positional[str] = ""

@@ -27,7 +27,7 @@ class Verify:
     since: str | None = None
     """Commit: verify only runs of studies whose code has changed since then."""
     device: str | None = None
-    """Device of the repetitions; that of each run if not given."""
+    """Device of the repetitions; each run's own device if not given."""
     format: Literal["table", "markdown", "json"] = "table"
     """Output format; "json" has all rows and all judged claims."""
 
