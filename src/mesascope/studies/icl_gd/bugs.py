@@ -1,4 +1,4 @@
-"""Bugs that the claims of these studies must notice, where several studies share them or their module has no room."""
+"""Planted bugs that the claims of these studies must detect, for use in several studies."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _DESCENT = "mesascope.learners.descent:GradientDescentPlusPlus._predictions"
 
 
 def _scaled_steps(factor: float) -> Callable[[Any], Any]:
-    """Gradient descent with a step size times ``factor``; GD++ keeps its own."""
+    """Gradient descent with its step size times ``factor``; GD++ is unchanged."""
 
     def wrong(predict: Any) -> Any:
         def predictions(self: Any, context: Any, xq: Any) -> Any:
@@ -28,7 +28,7 @@ def _scaled_steps(factor: float) -> Callable[[Any], Any]:
 
 
 def _flipped(predict: Any) -> Any:
-    """GD++ that bends curvature in the wrong direction."""
+    """GD++ with the sign of gamma reversed."""
 
     def predictions(self: Any, context: Any, xq: Any) -> Any:
         other = self if self.gamma is None else _with_sizes(self, gamma=-self.gamma)
@@ -38,7 +38,7 @@ def _flipped(predict: Any) -> Any:
 
 
 def _unclipped(predict: Any) -> Any:
-    """Descent whose tokens are clipped only where they would overflow."""
+    """Descent with tokens clipped at 1e4 in place of its own clip."""
 
     def predictions(self: Any, context: Any, xq: Any) -> Any:
         other = copy.copy(self)
@@ -87,7 +87,7 @@ def _raw(rescaled: Any) -> Any:
 
 
 def _shifted(sample: Any) -> Any:
-    """Tasks in which each input has the target of the one before."""
+    """Tasks in which each input has the target of the previous input."""
 
     def shifted(self: Any, batch: int, generator: Any) -> Any:
         drawn = sample(self, batch, generator)
@@ -97,7 +97,7 @@ def _shifted(sample: Any) -> Any:
 
 
 def _leaking(draw: Any) -> Any:
-    """Tasks whose last pairs are the queries with their targets."""
+    """Tasks whose last context pairs are the queries with their targets."""
 
     def wrong(*arguments: Any) -> Any:
         drawn = draw(*arguments)
@@ -110,7 +110,7 @@ def _leaking(draw: Any) -> Any:
 
 
 def _at_other_queries(sensitivities: Any) -> Any:
-    """Derivatives at the query of the task before."""
+    """Derivatives at the query of the previous task."""
 
     def wrong(learner: Any, episode: Any) -> Iterator[Any]:
         elsewhere = sensitivities(learner, episode._replace(xq=episode.xq.roll(1, dims=0)))
@@ -123,7 +123,7 @@ def _at_other_queries(sensitivities: Any) -> Any:
 
 
 def _of_other_tasks(sensitivities: Any) -> Any:
-    """Derivatives of the prediction for the task before."""
+    """Derivatives of the prediction for the previous task."""
 
     def wrong(learner: Any, episode: Any) -> Iterator[Any]:
         for answers, prediction, sensitivity in sensitivities(learner, episode):

@@ -5,8 +5,9 @@ x_1, y_1, x_2, y_2, ..., each beside a sinusoidal position, and are compared wit
 descent. A control has a linear first layer, and one linear layer on ready tokens (x, y) shows how much longer the
 others take.
 
-Initial weights have the variance 1 / (depth fan-in); the authors' code has 0.02 of it. From the 0.002 of it that the
-text gives, no seed had left the initial plateau after 2,500 steps at three times the authors' learning rate.
+Initial weights have the variance 1 / (depth * fan-in), 50 times that of the authors' code. With the variance in the
+paper, 0.002 / (depth * fan-in), no seed had left the initial plateau after 2,500 steps at three times the authors'
+learning rate.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ main, run = stage("softmax-comparison", **{"two-steps": "two steps"}), stage("so
 @study.frozen
 class Copying(regression.Regression):
     ready: SecondTraining = SecondTraining(plan(1500, 1e-3, clip=10.0, evaluate_every=20))
-    """Training of the layer on ready tokens."""
+    """Training of the layer on tokens (x, y)."""
 
 
 def measure(lab: study.Lab, settings: Copying) -> None:
@@ -62,7 +63,7 @@ def measure(lab: study.Lab, settings: Copying) -> None:
 
 
 def _reads(net: Any, episodes: tasks.Episode) -> dict[str, float]:
-    """Mean dependence of the first layer's tokens of inputs on themselves, on the next token, and on all others."""
+    """Mean sensitivity of input tokens after the first layer to themselves, the next token, and each other token."""
     norms = lenses.token_sensitivity(net, episodes)
     rows = range(0, norms.shape[0], 2)
     own, following = (float(np.mean([float(norms[row, row + shift]) for row in rows])) for shift in (0, 1))
@@ -71,39 +72,39 @@ def _reads(net: Any, episodes: tasks.Episode) -> dict[str, float]:
 
 
 def fall_made(run: Any) -> np.ndarray:
-    """Share of the fall from the zero prediction's loss to gradient descent's that is made at each look, by seed."""
+    """Share of the fall at each evaluation, by seed: 0 at the loss of predicting 0, 1 at gradient descent's loss."""
     return (run["zero mse"] - run["mse"]) / (run["zero mse"] - run["gd mse"])
 
 
 def copying_before(run: Any, share: float = 0.05) -> np.ndarray:
-    """Each seed's largest ratio of the first layer's sensitivities to the next token and to others, before the jump.
+    """Each seed's largest ratio of the sensitivity to the next token over that to each other token, before the fall.
 
-    Before: while at most ``share`` of the fall has been made.
+    "Before" means that `fall_made` has stayed below ``share``.
     """
     before = np.logical_and.accumulate(fall_made(run) < share, axis=1)
     return np.where(before, run["next"] / run["others"], 0.0).max(axis=1)
 
 
 def _gain(run: Any) -> np.ndarray:
-    """Doublings of that ratio from before the jump to where nine tenths of the fall have been made."""
+    """log2 of the largest ratio after nine tenths of the fall over `copying_before`."""
     late = np.where(fall_made(run) > 0.9, run["next"] / run["others"], 0.0)
-    return np.log2(np.maximum(late.max(axis=1), 1e-9) / copying_before(run))  # 0 where nothing falls so far
+    return np.log2(np.maximum(late.max(axis=1), 1e-9) / copying_before(run))  # late is 0 without such a fall
 
 
 def _arrivals(r: Any) -> tuple[np.ndarray, ...]:
-    """Each seed's first step with half the fall made, or else the last, with alternating and with ready tokens."""
+    """Each seed's first step with half of the fall made, or the last step, for alternating and for (x, y) tokens."""
     done = [(r[name]["step"], fall_made(r[name]) > 0.5) for name in ("softmax", "ready")]
     return tuple(np.where(half.any(1), step[half.argmax(1)], step[-1]) for step, half in done)
 
 
 def _spread(steps: np.ndarray, axis: int) -> np.ndarray:
-    """Distance of the quartiles, relative to the median."""
+    """Interquartile range over the median."""
     low, middle, high = np.quantile(steps, (0.25, 0.5, 0.75), axis)
     return (high - low) / middle
 
 
 def _together(first: str, r: Any) -> list[Line]:
-    """A line a seed of the ratio of sensitivities over the share of the fall made, looks in order."""
+    """One line per seed: ratio of sensitivities against `fall_made`, in the order of evaluations."""
     made, ratio = np.clip(fall_made(r[first]), -0.2, 1.1), r[first]["next"] / r[first]["others"]
     return [Line(*pair, "trained", marks=".-") for pair in zip(made, ratio, strict=True)]
 
@@ -178,7 +179,7 @@ STUDY = Study(
     trainings=3,
     premises=PREMISES,
     claims=(
-        # Initial losses of thousands, uncapped, would make any fall look done.
+        # Without the cap, initial losses of thousands would make any training look converged.
         *(converged(first, quantity="capped mse", id=f"{first}-converged", each=False) for first in FIRST_LAYERS),
         Claim("no-worse-than-zero", "each network with a softmax first layer has a loss at most a tenth above that of "
               "predicting zero",

@@ -36,7 +36,7 @@ medians = study.stage("condition-numbers")["median"]
 
 @study.frozen
 class Curvature(regression.Regression):
-    draws: regression.Several = 40  # Draws of 10,000 contexts whose extreme eigenvalues are found.
+    draws: regression.Several = 40  # Draws of 10,000 contexts; each gives extreme eigenvalues.
 
 
 def transformed(eigenvalue: np.ndarray, gamma: np.ndarray | float) -> np.ndarray:
@@ -45,19 +45,19 @@ def transformed(eigenvalue: np.ndarray, gamma: np.ndarray | float) -> np.ndarray
 
 
 def condition_number(spectra: np.ndarray) -> np.ndarray:
-    """Largest over smallest eigenvalue of each task, which is cut at 1e-10 as in the paper."""
+    """Largest over smallest eigenvalue of each task; the smallest is at least 1e-10, as in the paper."""
     return spectra.max(-1) / np.maximum(spectra.min(-1), 1e-10)
 
 
 def condition_numbers(smallest: float, largest: float, gamma: np.ndarray) -> np.ndarray:
-    """Upper bound on the condition number after one step, from the extremes before it: appendix A.10."""
+    """Upper bound on the condition number after one step, from the extreme eigenvalues before it: appendix A.10."""
     ends = transformed(np.array(largest), gamma), transformed(np.array(smallest), gamma)
     top = np.where(3 * gamma * largest > 1, 4 / (27 * gamma), ends[0])
     return top / np.minimum(*ends)
 
 
 def flattest(smallest: float, largest: float) -> float:
-    """The gamma below 1 / largest whose bound on the condition number is least."""
+    """Gamma below 1 / largest with the smallest bound on the condition number."""
     gammas = np.geomspace(0.02, 0.999, 2000) / largest
     return float(gammas[condition_numbers(max(smallest, 1e-10), largest, gammas).argmin()])
 
@@ -90,7 +90,7 @@ def _draws(lab: study.Lab, settings: Curvature, size: int, name: str) -> list[An
 
 
 def _spectra(lab: study.Lab, settings: Curvature) -> Arrays:
-    """Extreme eigenvalues of each draw of contexts, and some spectra of the first."""
+    """Extreme eigenvalues of each draw of contexts, and some spectra of the first draw."""
     draws = [_draws(lab, settings, size, "spectra") for size in SIZES]
     found = {
         "smallest": [[float(draw[:, 0].min()) for draw in drawn] for drawn in zip(*draws, strict=True)],
@@ -102,21 +102,21 @@ def _spectra(lab: study.Lab, settings: Curvature) -> Arrays:
 
 
 def _medians(lab: study.Lab, settings: Curvature) -> Arrays:
-    """For N = 25, the median over contexts of the condition number after one step, for each draw and each gamma."""
+    """Median over contexts with N = 25 of the condition number after one step, for each draw and each gamma."""
     draws = [draw.cpu().numpy() for draw in _draws(lab, settings, 25, "medians")]
     found = [[np.median(condition_number(transformed(draw, gamma))) for gamma in GAMMAS] for draw in draws]
     return Arrays({"median": found}, median="draw gamma")
 
 
 def _gammas(sizes: Sequence[Mapping[str, Sequence[Any]]]) -> Arrays:
-    """Read from the weights of each seed's network, and tuned."""
+    """Gamma in the weights of each seed's network, and gamma of tuned GD++, for each size."""
     read = [[own.gamma[0].item() for own in groups["own"]] for groups in sizes]
     found = {"gamma": np.transpose(read), "gd++ gamma": [groups["gd++"][0].gamma.item() for groups in sizes]}
     return Arrays(found, **{"gamma": "seed size", "gd++ gamma": "size"})
 
 
 def _conditioning(drawn: Any, read: Any) -> Estimates:
-    """Change in the logarithms of tasks' condition numbers by one step with each network's gamma."""
+    """Change of each task's log condition number by one step with each network's gamma."""
     points = []
     for spectra, gammas in zip(drawn["spectra"].astype(float), read["gamma"].T, strict=True):
         before = condition_number(spectra)
@@ -126,7 +126,7 @@ def _conditioning(drawn: Any, read: Any) -> Estimates:
 
 
 def _descents(lab: study.Lab, settings: Curvature, sizes: Mapping[int, Mapping[str, Sequence[Any]]]) -> Estimates:
-    """Losses of GD++, and as spectra predict them, on the same contexts; many teachers and queries of each."""
+    """Losses of GD++ on contexts with ten teachers and ten queries each, and losses predicted from their spectra."""
     points = []
     for size, groups in sizes.items():
         family = settings.family(n_context=size, d_out=10, n_query=10)
@@ -141,12 +141,12 @@ def _descents(lab: study.Lab, settings: Curvature, sizes: Mapping[int, Mapping[s
 
 
 def _from_paper(draws: np.ndarray) -> np.ndarray:
-    """Smallest eigenvalues less the paper's, in standard deviations between draws, for N from 25 on."""
+    """Smallest eigenvalues minus the paper's, in standard deviations over draws, for N from 25 on."""
     return (draws[:, 1:] - PAPER_SMALLEST[1:]) / draws[:, 1:].std(axis=0, ddof=1)
 
 
 def _measured(draws: np.ndarray) -> np.ndarray:
-    """The mean over draws with its error, for each size."""
+    """Mean over draws with its standard error, for each size."""
     from uncertainties import unumpy
 
     return unumpy.uarray(draws.mean(axis=0), draws.std(axis=0, ddof=1) / np.sqrt(len(draws)))
@@ -158,13 +158,13 @@ def _flattest(found: Any) -> np.ndarray:
 
 
 def _beyond(found: np.ndarray) -> np.ndarray:
-    """Medians for each gamma above 0.1, relative to that at 0.1."""
+    """Medians for each gamma above 0.1, over the median at 0.1."""
     start = GAMMAS.index(0.1)
     return found[:, start + 1 :] / found[:, start, None]
 
 
 def _at_least_median(found: np.ndarray) -> np.ndarray:
-    """The median at gamma 0.14 over that at every other gamma."""
+    """Median at gamma 0.14 over the median at every other gamma."""
     place = GAMMAS.index(0.14)
     return np.delete(found[:, place, None] / found, place, axis=1)
 
@@ -178,7 +178,7 @@ def _change(r: Any) -> list[Line]:
 
 
 def _bounds(shown: Sequence[int], r: Any) -> list[Line]:
-    """Bounds on the condition number by gamma for sizes, with the gamma of networks and the best one marked."""
+    """Bounds on the condition number by gamma for some sizes; marks at the networks' gamma, the best gamma, and 0."""
     lines = []
     ends = r["spectra"]["smallest"].mean(0), r["spectra"]["largest"].mean(0), r["gamma"]["gamma"].mean(0)
     for size, shade, low, high, mean in zip(SIZES, SHADES, *ends, strict=True):
@@ -201,7 +201,7 @@ def _spread(r: Any) -> dict[str, np.ndarray]:
     return {f"gamma = {value:.3f}": condition_number(one) for value, one in after.items()}
 
 
-# A claim about the median of draws of contexts, which no network enters.
+# Claim about the median over draws of contexts; no network is involved.
 _of_draws = partial(Claim, over="draws", quantifier="median", at_least=10, about="algorithms")
 
 OF_SPECTRA = (

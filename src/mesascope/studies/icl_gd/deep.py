@@ -6,8 +6,8 @@ with five steps of GD++ (an eta and a gamma each, tuned), with GD++ of the step 
 with GD++ tuned from there: step sizes of deep GD++ have many good values, and each network finds its own. Ten looped
 layers are compared with ten tied steps of GD++.
 
-From small random weights some layers die: their steps shrink to nothing. Networks that start from five steps of
-gradient descent, plus such weights, train beside them, and each layer of both is left out in turn.
+From small random weights, some layers die: their step sizes shrink to 0. Other networks start from the weight products
+of five gradient steps plus random ones. Each layer of both kinds of network is left out in turn.
 
 Means depend on the rare contexts where these polynomials explode, so medians are given too. One network trains with
 the authors' settings.
@@ -83,17 +83,17 @@ def measure(lab: study.Lab, settings: Deep) -> None:
 
 
 def _smooth(losses: Any) -> np.ndarray:
-    """True for each network whose loss halfway is at most 10 % above both ends'."""
+    """True for each network whose midpoint has a loss less than 10 % above that of each end."""
     return nominal(losses).max(axis=1) < 1.1
 
 
 def _far(ratios: Any) -> np.ndarray:
-    """Size of the logarithm of the ratio at the largest scale."""
+    """|log ratio| at the largest scale."""
     return np.abs(np.log(nominal(ratios[:, -1])))
 
 
 def _without_each(name: str) -> Reading:
-    """The median loss without each layer over that of the whole network, ``(seeds, layers)``."""
+    """Median loss without each layer over that of the whole network, ``(seeds, layers)``."""
     ratios = [stage(name).ratio(f"without {layer}", "trained", "median") for layer in range(1, SEPARATE + 1)]
     return study.beside(ratios, "median loss without a layer / of the whole network, for each layer")
 
@@ -103,31 +103,37 @@ def _changes(ratios: Any) -> np.ndarray:
 
 
 def _alive_over_warm(r: Any) -> np.ndarray:
-    """Every network from random weights without a dead layer, or all if each has one, over every warm one."""
+    """Median loss of networks from random weights over that of warm networks, each with each.
+
+    Networks with a dead layer are left out, unless all have one.
+    """
     alive = nominal(_without_each("left-out")(r)).min(axis=1) > 2
     chosen = alive if alive.any() else ~alive
     return np.true_divide.outer(main["median", "trained"](r)[chosen], warm["median", "warm"](r))
 
 
 def _worse(r: Any) -> np.ndarray:
-    """Every looped network over every one of separate layers; what tasks they share adds to the error, not less."""
+    """Loss of every looped network over that of every network of separate layers.
+
+    Both have losses on the same tasks; treating these as independent makes the error larger, not smaller.
+    """
     return np.true_divide.outer(looped["mse", "trained"](r), main["mse", "trained"](r))
 
 
 def _used(name: str, id: str, which: str, premise: str) -> Claim:
-    """A dead layer can be left out."""
+    """Claim that no layer is dead: a dead layer can be left out."""
     return Claim(id, f"without any one of its layers, the median loss of each network {which} more than doubles",
                  _without_each(name), above(2.0), ours("whether layers die in training"),
                  premises=(premise, "layers-left-out"))  # fmt: skip
 
 
 def _apart(name: str, end: str) -> Claim:
-    """Premise: the network halfway is neither end; the paths of deep networks are bent, it need not be half the way."""
+    """Premise: the midpoint's predictions differ from both ends, not necessarily by half: deep paths are curved."""
     return Claim(f"{name}-apart", f"the predictions of the network halfway to {end} differ from those of both ends",
                  midpoint_distances(name), above(0.1), ours("premise"))  # fmt: skip
 
 
-_each = partial(study.sweep, each=True, marks=".-")  # a line a seed
+_each = partial(study.sweep, each=True, marks=".-")  # one line per seed
 
 FIVE = shared.contrast_figures(
     "separate", "five separate layers", ("gd", "gd++"), "Paper: Figs. 3b and 6c", "y", claims=(

@@ -21,11 +21,11 @@ QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 @study.frozen
 class Deep(regression.Regression):
-    seeds: study.Count = 10  # Networks of five separate layers, one a seed.
+    seeds: study.Count = 10  # Networks of five separate layers, one per seed.
     looped: SecondTraining = SecondTraining(plan(5000, 4e-3, batch=1024, clip=0.001), init_scale=0.02)
-    """Training of the ten looped layers, five seeds of them."""
+    """Training of the networks of ten looped layers (five seeds)."""
     warm: SecondTraining = SecondTraining(plan(3000, 8e-3, batch=1024, clip=0.001), init_scale=0.5)
-    """Training of networks, five seeds of them, that start from gradient descent plus random weights."""
+    """Training of the networks that start from gradient descent plus random weights (five seeds)."""
     warm_eta: study.Positive = 2.0  # Step size of the gradient descent that they start from.
     authors: SecondTraining = SecondTraining(Training(50_000, 2048, 5e-4, "constant", clip=10.0))
     """Training of the network with the authors' settings."""
@@ -48,7 +48,7 @@ def step_sizes(descents: Sequence[Any]) -> Arrays:
 
 
 def near(lab: study.Lab, settings: Deep, nets: Sequence[Any]) -> list[Any]:
-    """GD++ of each network, its step sizes trained on from those in the weights: stage ``near``."""
+    """GD++ for each network, with step sizes trained from those in the weights: stage ``near``."""
 
     def tuned() -> Arrays:
         owns = iter([own_descent(net, SEPARATE) for net in nets])
@@ -75,7 +75,7 @@ def warm(lab: study.Lab, settings: Deep) -> list[Any]:
 
 
 def tied(lab: study.Lab, settings: Deep) -> learners.GradientDescentPlusPlus:
-    """Ten tied steps of GD++, tuned with clipped tokens, and stage ``tied`` with their sizes."""
+    """Ten tied steps of GD++, tuned with clipped tokens; stage ``tied`` has their sizes."""
 
     def tuned() -> Arrays:
         start = learners.GradientDescentPlusPlus(LOOPED, 3.0, 0.03, token_clip=CLIP)
@@ -87,26 +87,26 @@ def tied(lab: study.Lab, settings: Deep) -> learners.GradientDescentPlusPlus:
 
 
 def _added(net: Any, other: Any) -> Any:
-    """The network whose products are sums of both's."""
+    """Network whose weight products are sums of both networks' products."""
     both = zip(net.products(), other.products(), strict=True)
     return net.with_products([type(a)(a.w_kq + b.w_kq, a.w_pv + b.w_pv) for a, b in both])
 
 
 def left_out(nets: Sequence[Any], episodes: Any) -> Estimates:
-    """Networks, and the same without one layer: ``without 1`` and so on."""
+    """Losses of networks, and of the same networks without one layer: ``without 1`` and so on."""
     groups = {f"without {k + 1}": [_without(net, k) for net in nets] for k in range(SEPARATE)}
     return lenses.measure_learners({"trained": nets} | groups, [], episodes)
 
 
 def _without(net: Any, layer: int) -> Any:
-    """The network with a layer that leaves tokens as they are."""
+    """The network with W_PV of one layer set to 0, so that this layer does not change tokens."""
     products = list(net.products())
     products[layer] = type(products[layer])(products[layer].w_kq, 0 * products[layer].w_pv)
     return net.with_products(products)
 
 
 def as_network(net: Any, algorithm: Any) -> Any:
-    """The construction of ``algorithm`` in an architecture like ``net``'s, clip included."""
+    """The construction of ``algorithm`` in the architecture of ``net``, with its token clip."""
     eta, gamma = algorithm.eta.tolist(), algorithm.gamma.tolist()
     built = constructions.gradient_descent_plus_plus(D, 1, eta, gamma, D, algorithm.steps).network
     like = net.products()[0].w_kq
@@ -114,7 +114,7 @@ def as_network(net: Any, algorithm: Any) -> Any:
 
 
 def paths(nets: Sequence[Any], goals: Mapping[str, Sequence[Any]], fresh: Any) -> Estimates:
-    """Losses on the straight way from each network to each goal."""
+    """Losses on the straight line between the weight products of each network and of each goal."""
 
     def losses(others: Sequence[Any], t: float) -> list[np.ndarray]:
         return [errors(lenses.interpolate(net, other, t), fresh) for net, other in zip(nets, others, strict=True)]

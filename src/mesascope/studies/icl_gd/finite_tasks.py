@@ -66,7 +66,7 @@ def _cosine(pool: int) -> Reading:
 
 
 def _curves(y: str, quantity: str, factor: float = 1.0, levels: Sequence[Level] = (), log: str = "") -> Lines:
-    """A logged quantity while training, one line a number of tasks."""
+    """A logged quantity by training step, one line per number of tasks."""
     runs, shades = [stage(f"tasks-{pool}") for pool in POOLS], np.linspace(0, 1, len(POOLS))
     lines = [
         Line(run["step"], factor * run[quantity], shade, f"{pool} tasks")
@@ -87,7 +87,7 @@ def _away(pool: int) -> Lines:
     )  # fmt: skip
 
 
-# A claim about the mean over sets of tasks.
+# Claim about sets of tasks, by default about their median.
 _over_pools = partial(Claim, over="pools", quantifier="median")
 
 FINITE_TASKS = study.Figure(
@@ -149,7 +149,7 @@ AWAY = study.Figure(
 
 
 def _seen_tasks(draw: Any) -> Any:
-    """Fresh tasks that are the 2048 which the first network was trained on."""
+    """Replace the fresh tasks by the 2,048 training tasks of the first network."""
 
     def wrong(self: Any, family: Any, tasks: int, name: str) -> Any:
         if name != "eval":

@@ -50,7 +50,7 @@ def measure(lab: study.Lab, settings: LayerNorm) -> None:
 
 
 def _alignment(compared: StageReading, reference: str) -> Reading:
-    """The cosine with a reference, less that of the layers without LayerNorm."""
+    """Cosine with a reference, minus that of the layers without LayerNorm."""
     return compared["cosine", "trained", reference] - compared["cosine", "plain", reference]
 
 

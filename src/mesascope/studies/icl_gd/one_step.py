@@ -33,15 +33,15 @@ limits, weights = stage("limits"), stage("weights")
 
 @study.frozen
 class OneStep(regression.Regression):
-    n_context: study.Count = 10  # Pairs of a context of the layers that all figures but that of dimensions are of.
-    noise: study.NonNegative = 0.0  # Standard deviation of the noise of labels.
-    sizes: study.Training = plan(600, 2e-3, decay_from=0.5)  # Training of the networks of the other sizes N = d.
+    n_context: study.Count = 10  # Pairs of a context, in all figures except that of dimensions.
+    noise: study.NonNegative = 0.0  # Standard deviation of the label noise.
+    sizes: study.Training = plan(600, 2e-3, decay_from=0.5)  # Training for other sizes N = d, and for with-query.
 
     def family(self, **changes: Any) -> tasks.LinearRegression:
         return super().family(**{"n_context": self.n_context, "noise": self.noise} | changes)
 
     def family_of(self, size: int, **changes: Any) -> tasks.LinearRegression:
-        """The tasks with N = d = ``size``, or, for ten, the tasks of all other figures."""
+        """Tasks with N = d = ``size``; for size 10, the tasks of all other figures."""
         return self.family(**{} if size == 10 else {"n_context": size, "d_in": size}, **changes)
 
 
@@ -64,7 +64,7 @@ def measure(lab: study.Lab, settings: OneStep) -> None:
 
 
 def _with_query(lab: study.Lab, settings: OneStep, gd: Any, fresh: tasks.Episode) -> None:
-    """Train layers whose keys and values come from the query's token, too."""
+    """Train layers whose keys and values also come from the query's token."""
     config = dataclasses.replace(regression.network(settings), layout=nets.WithQuery())
     watched = watch_loss(mse=lab.draw(settings.family(), settings.sweep_tasks, "watch"))
     trained = lab.train("with-query", config, settings.family(), settings.sizes, watch=watched)
@@ -72,7 +72,7 @@ def _with_query(lab: study.Lab, settings: OneStep, gd: Any, fresh: tasks.Episode
 
 
 def _size(lab: study.Lab, settings: OneStep, size: int) -> tuple[list[Any], Any, Any]:
-    """The trained layers, gradient descent at its best, and the layer built to run it, for N = d = ``size``."""
+    """Trained layers, gradient descent with its best step size, and its construction, for N = d = ``size``."""
     family = settings.family_of(size)
     gd, eta = regression.best_step(family), learners.one_step_optimum(family).eta
     built = constructions.gradient_descent(size, 1, eta, family.n_context).network.float().to(lab.device)
@@ -87,12 +87,12 @@ def _size(lab: study.Lab, settings: OneStep, size: int) -> tuple[list[Any], Any,
 
 
 def _many(settings: OneStep) -> list[tasks.LinearRegression]:
-    """Contexts of each N = d with ten teachers and ten queries, which leaves a third of the error of one."""
+    """Tasks of each N = d with ten teachers and ten queries: a third of the standard error of one of each."""
     return [settings.family_of(size, d_out=10, n_query=10) for size in SIZES]
 
 
 def _optima(lab: study.Lab, settings: OneStep) -> study.Arrays:
-    """For each size, the closed form beside what tuning finds on tasks of its own."""
+    """Closed-form step size and loss for each size, and the step size that tuning finds on separate tasks."""
     families, start, count = _many(settings), learners.GradientDescent(1, 1.0), max(settings.tasks // 5, 2)
     closed = [learners.one_step_optimum(family) for family in families]
     found = [learners.tune(start, one, tasks=count, seed=lab.seed).step_sizes["eta"][0] for one in families]
@@ -104,7 +104,7 @@ def _optima(lab: study.Lab, settings: OneStep) -> study.Arrays:
 
 
 def _limits(lab: study.Lab, settings: OneStep) -> study.Estimates:
-    """For each size, the loss of gradient descent at the closed-form step size."""
+    """Loss of gradient descent at the closed-form step size, for each size."""
     points = []
     for family in _many(settings):
         found = regression.errors(regression.best_step(family), lab.draw(family, settings.tasks, "limit"))

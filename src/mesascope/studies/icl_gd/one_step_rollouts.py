@@ -1,4 +1,4 @@
-"""Part of the study of one step: a trained layer and a gradient step applied again and again."""
+"""Part of the study of one step: repeated application of a trained layer and of a gradient step."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ APPLICATIONS = 50
 
 
 def measure(lab: study.Lab, settings: Regression, groups: Mapping[str, Sequence[Any]], fresh: tasks.Episode) -> None:
-    """Apply the learners again and again: stages ``damping-1.0`` and so on, and ``unstable``."""
+    """Apply the learners repeatedly: stages ``damping-1.0`` and so on, and ``unstable``."""
     few = fresh.part(0, settings.sweep_tasks)
     for damping in DAMPINGS:
         lab.stage(f"damping-{damping}", _roll_out, groups, few, damping)
@@ -29,15 +29,15 @@ def measure(lab: study.Lab, settings: Regression, groups: Mapping[str, Sequence[
 def _roll_out(groups: Mapping[str, Sequence[Any]], few: tasks.Episode, damping: float) -> Estimates:
     """Losses after each application of a rule, in float64, on all contexts and on those where descent is stable.
 
-    Damped gradient descent is stable on a context if damping * eta * lambda_max < 2. On the few others any rule of this
-    step size diverges, and their losses alone decide the mean over all contexts after some tens of applications.
+    Damped gradient descent is stable on a context if damping * eta * lambda_max < 2. On the few other contexts, any
+    rule of this step size diverges; after tens of applications, they alone determine the mean over all contexts.
     """
     exact, (gd,) = few.to(few.xq.double().dtype), groups["gd"]
     x = exact.context.x.cpu().numpy()
     largest = np.linalg.eigvalsh(np.swapaxes(x, -1, -2) @ x / x.shape[-2])[:, -1]
     stable = damping * gd.eta.item() * largest < 2
     errors = {name: [_errors(one, exact, damping) for one in members] for name, members in groups.items()}
-    # Numbers whose mean over all tasks is that over the stable ones; others may have overflowed.
+    # The mean of these over all tasks is the mean over stable ones; errors on others may have overflowed.
     kept = {name: [np.where(stable, one, 0.0) / stable.mean() for one in members] for name, members in errors.items()}
 
     def after(step: int) -> Estimates:
@@ -61,7 +61,7 @@ def _errors(learner: Any, exact: tasks.Episode, damping: float) -> np.ndarray:
 
 
 def _unstable(lab: study.Lab, settings: Regression, gd: Any) -> Estimates:
-    """The share of contexts on which gradient descent diverges in the end, for each damping; they are few."""
+    """Share of contexts on which gradient descent diverges, for each damping; contexts are many, as these are rare."""
     spectra = learners.gram_spectra(settings.family(), 10 * settings.tasks, lab.stream("unstable"))
     largest = spectra[:, -1].cpu().numpy()
     points = [Estimates.of({("share",): [damping * gd.eta.item() * largest > 2]}) for damping in DAMPINGS]

@@ -29,7 +29,7 @@ descent = stage("gradient-descent", **{"mse": "gradient descent's", "own mse": "
 
 
 def _constant(steps: int, batch: int) -> Training:
-    """No decay and no averaging: a layer's state at each step is the question."""
+    """Training without decay and averaging: the study asks for the state of a layer at each step."""
     return Training(steps, batch, 1e-3, "constant", clip=0.001, evaluate_every=10)
 
 
@@ -39,18 +39,18 @@ def _block_plan(steps: int) -> Training:
 
 @study.frozen
 class Block:
-    """The block of attention and MLP, and how it trains; one batch is its whole set of tasks."""
+    """Settings of the block of attention and MLP; one batch is its whole set of tasks."""
 
     training: Training  # Training of the blocks.
-    seeds: study.Count = 8  # Blocks trained, one a seed.
-    mlp: study.Count = 16  # Hidden width of the MLP as a multiple of a token's.
+    seeds: study.Count = 8  # Blocks trained, one per seed.
+    mlp: study.Count = 16  # Hidden width of the MLP as a multiple of the token width.
     init_scale: study.Positive = 1.0  # Variance of the initial weights, times fan-in.
-    tasks: regression.Several = 20_000  # Fresh tasks of an evaluation while training.
+    tasks: regression.Several = 20_000  # Fresh tasks for evaluations during training.
 
 
 @study.frozen
 class PhaseTransitions(regression.Regression):
-    seeds: study.Count = 100  # Layers trained with one head, and with two, one a seed.
+    seeds: study.Count = 100  # Layers trained with one head, and with two, one per seed.
     block: Block = Block(_block_plan(1100))  # The block on a fixed set of tasks.
 
 
@@ -72,13 +72,13 @@ def measure(lab: study.Lab, settings: PhaseTransitions) -> None:
 
 
 def _crossing(curves: Any) -> dict[str, np.ndarray]:
-    """Each seed's first step below the threshold, not a number where there is none."""
+    """Each seed's first step below the threshold; nan if there is none."""
     below = curves["mse"] / 2 < THRESHOLD
     return {"step": np.where(below.any(axis=1), curves["step"][below.argmax(axis=1)], np.nan)}
 
 
 def _grok(lab: study.Lab, settings: PhaseTransitions, gd: Any) -> None:
-    """Train the blocks, and keep gradient descent's loss on the same fresh tasks and on each seed's own."""
+    """Train the blocks; save gradient descent's loss on the same fresh tasks and on each seed's own tasks."""
     block, seeds = settings.block, range(lab.seed, lab.seed + settings.block.seeds)
     pooled, watched = settings.family(pool=block.training.batch), lab.draw(settings.family(), block.tasks, "block")
     own = [pooled.seeded(seed).sample(block.training.batch, lab.stream("pool")) for seed in seeds]
@@ -95,13 +95,13 @@ def _grok(lab: study.Lab, settings: PhaseTransitions, gd: Any) -> None:
 
 
 def rise_and_fall(step: np.ndarray, test: np.ndarray, own: np.ndarray, limit: float) -> tuple[float, float, float]:
-    """Largest rise of a test loss on its plateau, its least value after it over ``limit``, and how late it falls.
+    """Largest rise of a test loss on its plateau, its lowest value after that over ``limit``, and its delay.
 
-    The rise is a ratio less 1. How late is the step at which half of the fall is done over that at which the loss on a
-    block's own tasks had fallen by a tenth, NaN where either never happens.
+    The rise is a ratio minus 1. The delay is the step after half of the fall, over the step at which the loss on the
+    block's own tasks has fallen by a tenth; NaN if either never happens.
     """
     low = np.minimum.accumulate(test)
-    plateau = low > (low[0] + limit) / 2  # before the test loss is half way down
+    plateau = low > (low[0] + limit) / 2  # before half of the fall of the test loss
     peak = int(np.argmax(np.where(plateau, test / low, 0)))
     half = np.flatnonzero((test < (low[peak] + limit) / 2) & (np.arange(len(test)) > peak))
     learnt = np.flatnonzero((own < 0.9 * low[peak]) & (step > 0))
@@ -110,7 +110,7 @@ def rise_and_fall(step: np.ndarray, test: np.ndarray, own: np.ndarray, limit: fl
 
 
 def _blocks(part: int, words: str) -> Reading:
-    """One number of `rise_and_fall` for each block, the limit being gradient descent on the same tasks."""
+    """One number of `rise_and_fall` for each block; ``limit`` is gradient descent's loss on the same tasks."""
 
     def read(r: Any) -> np.ndarray:
         run, limit = r["grokking"], float(r["gradient-descent"]["mse"])
@@ -121,32 +121,32 @@ def _blocks(part: int, words: str) -> Reading:
 
 
 def _crossings(r: Any) -> tuple[np.ndarray, ...]:
-    """Each seed's step; those that never arrive count as if they did at the end, which makes late ones look earlier.
+    """Crossing step of each seed; nan if no seed crosses.
 
-    Where none arrives nothing is known.
+    Seeds that do not cross count as crossing at the last step, which underestimates how late they are.
     """
     found = [(r[f"{name}-crossing"]["step"], r[name]["step"][-1]) for name in HEADS]
     return tuple(np.where(np.isnan(step), np.nan if np.isnan(step).all() else last, step) for step, last in found)
 
 
 def _middle_half(steps: np.ndarray, axis: int) -> np.ndarray:
-    """Range of the middle half of the seeds, which no few late ones decide; steps are 10 apart."""
+    """Interquartile range, which a few late seeds do not affect; at least 10, the interval between evaluations."""
     return np.maximum(np.subtract(*np.quantile(steps, [0.75, 0.25], axis)), 10)
 
 
 def _late(steps: np.ndarray, axis: int) -> np.ndarray:
-    """Share of seeds that arrive after twice their median."""
+    """Share of seeds that cross later than twice the median step."""
     return np.mean(steps > 2 * np.median(steps, axis, keepdims=True), axis)
 
 
 def _reached(r: Any) -> np.ndarray:
-    """Losses over gradient descent's of layers of one head that have left their plateau, and of all of two."""
+    """Loss over gradient descent's, for one-head layers that have left their plateau and all two-head layers."""
     arrived = ~np.isnan(r["one-head-crossing"]["step"])
     return np.concatenate([r["losses"].ratio("one-head", "gd")[arrived], r["losses"].ratio("two-heads", "gd")])
 
 
 def _margins(r: Any) -> np.ndarray:
-    """Margins of the losses of each seed: above 0.25 before its crossing, and below at it, ``(seeds, kinds)``."""
+    """Margins of each seed's loss: above 0.25 before its crossing, and below 0.25 at it, ``(seeds, kinds)``."""
     rows = []
     for name in HEADS:
         step, loss, crossing = r[name]["step"], r[name]["mse"] / 2, r[f"{name}-crossing"]["step"][:, None]
@@ -156,7 +156,7 @@ def _margins(r: Any) -> np.ndarray:
 
 
 def _of_curves(r: Any) -> np.ndarray:
-    """Loss of each layer over gradient descent's, over the same at the end of its curve, ``(seeds, kinds)``."""
+    """Loss over gradient descent's on fresh tasks, over the same ratio at the end of the curve, ``(seeds, kinds)``."""
     fresh = [nominal(r["losses"].ratio(name, "gd"))[:, 0] for name in HEADS]
     ends = [r[name]["mse"][:, -1] / r[name]["gd mse"][:, -1] for name in HEADS]
     return (np.stack(fresh) / np.stack(ends)).T
@@ -183,7 +183,7 @@ def _heads(name: str) -> Lines:
 def _arrivals(r: Any) -> list[Line]:
     lines = []
     for name, role in (("one-head", "trained"), ("two-heads", "gd++")):
-        arrived = np.sort(r[f"{name}-crossing"]["step"])  # those that never arrive come last
+        arrived = np.sort(r[f"{name}-crossing"]["step"])  # nan, for seeds that never arrive, comes last
         share = np.arange(1, len(arrived) + 1) / len(arrived)
         lines.append(Line(arrived, share, role, name.replace("-", " "), marks="."))
     return lines
@@ -260,7 +260,7 @@ def _unhalved(crossing: Any) -> Any:
 
 
 def _exchanged(sweep: Any) -> Any:
-    """Layers of two heads in place of those of one, and the reverse."""
+    """Exchange layers with one head and layers with two."""
     turned = dict(zip(HEADS, reversed(HEADS), strict=True))
     return lambda groups, *rest, **options: sweep(
         {name: groups[turned.get(name, name)] for name in groups}, *rest, **options
@@ -268,7 +268,7 @@ def _exchanged(sweep: Any) -> Any:
 
 
 def _own_for_fresh(watch: Any) -> Any:
-    """Losses of blocks on their own tasks in place of fresh ones, and the reverse."""
+    """Exchange losses on the blocks' own tasks and losses on fresh tasks."""
 
     def wrong(**episodes: Any) -> Any:
         names = list(episodes)

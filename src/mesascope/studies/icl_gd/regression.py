@@ -13,18 +13,18 @@ from mesascope.study import Arrays, Count, Estimates, Positive, Training, frozen
 
 PAPER = "von Oswald et al., Transformers learn in-context by gradient descent (ICML 2023)"
 
-# Relative to the inputs of training.
+# Input scales relative to that of training.
 INPUT_SCALES = (0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0)
-# Laws of inputs never seen in training.
+# Input distributions that do not occur in training.
 LAWS = ("normal", "exponential", "laplace")
-# The changes of each sweep away from the training tasks; input scales are relative to those of training.
+# Settings that each sweep changes; input scales are relative to that of training.
 SWEEPS: dict[str, dict[str, Sequence[Any]]] = {
     "input-scale": {"x_scale": INPUT_SCALES},
     "teacher-scale": {"w_scale": (0.5, 1.0, 2.0, 3.0, 4.0, 5.0)},
     "other-inputs": {"x": LAWS, "x_scale": (0.5, 1.0, 2.0)},
 }
 
-# Tasks, of whose losses a standard error is taken.
+# Number of tasks; a standard error needs two.
 Several = Annotated[int, msgspec.Meta(ge=2)]
 
 
@@ -34,14 +34,14 @@ class Regression:
 
     training: Training  # Training of the networks.
     init_scale: Positive = 0.002  # Variance of the initial weights, times depth and fan-in.
-    seeds: Count = 5  # Networks trained, one a seed.
+    seeds: Count = 5  # Networks trained, one per seed.
     x_scale: Positive = 0.5  # Inputs are drawn from U(-x_scale, x_scale).
-    tasks: Several = 100_000  # Fresh tasks that trained networks and algorithms are compared on.
-    sweep_tasks: Several = 10_000  # Tasks of each point of a sweep, and of an evaluation while training.
-    tune_tasks: Several = 10_000  # Tasks that step sizes of the references are tuned on.
+    tasks: Several = 100_000  # Fresh tasks for comparing trained networks and algorithms.
+    sweep_tasks: Several = 10_000  # Tasks for each point of a sweep, and for evaluations during training.
+    tune_tasks: Several = 10_000  # Tasks for tuning the step sizes of the references.
 
     def family(self, **changes: Any) -> tasks.LinearRegression:
-        """The tasks, with N = d = 10 unless ``changes`` say otherwise."""
+        """The tasks, with N = d = 10 unless ``changes`` set other values."""
         return tasks.LinearRegression(x_scale=self.x_scale, **changes)
 
 
@@ -49,18 +49,18 @@ class Regression:
 class SecondTraining:
     """Training and initial weights of a second kind of network in a study."""
 
-    training: Training  # Their training.
-    init_scale: Positive = 0.002  # Variance of their initial weights, times depth and fan-in.
+    training: Training  # Training of these networks.
+    init_scale: Positive = 0.002  # Variance of the initial weights, times depth and fan-in.
 
 
 def network(settings: Regression, width: int = 11, **changes: Any) -> Any:
-    """The config of a transformer on tokens (x, y), without embedding or read-out."""
+    """Config of a transformer on tokens (x, y), without embedding or read-out."""
     fields: dict[str, Any] = {"init_scale": settings.init_scale} | changes
     return nets.InContextRegressorConfig(nets.TransformerConfig(width, **fields))
 
 
 def watch_alignment(references: Mapping[str, Any], episodes: tasks.Episode) -> Callable[[Any], dict[str, float]]:
-    """Numbers to log while training: the loss, and alignment with each reference, on the same tasks every time."""
+    """Function that returns numbers to log: the loss, and the alignment with each reference, on ``episodes``."""
 
     def look(net: Any) -> dict[str, float]:
         row: dict[str, float] = {}
@@ -91,15 +91,15 @@ def contrast(
     sweeps: Sequence[str] = ("input-scale",),
     seeds: int | None = None,
 ) -> list[Any]:
-    """Train networks; compare them with references in training, on fresh tasks, and away from those of training.
+    """Train networks, and compare them with references during training, on fresh tasks, and on changed tasks.
 
     Returns the networks; the stages are ``name``, ``name-comparison`` and one for each of ``sweeps``.
 
     Args:
-        own: steps of the descent whose step sizes are read from each network's own weights, which is compared too as
-            ``own``: no better reference of the same form should exist.
-        more: further groups to compare, from the networks.
-        seeds: the number of networks; that of the study if None.
+        own: number of steps of the descent with step sizes read from each network's weights. It is compared as ``own``,
+            to show whether the references are well tuned.
+        more: function from the networks to further groups to compare.
+        seeds: number of networks; the study's if None.
     """
     family = settings.family()
     watched = watch_alignment(references, lab.draw(family, settings.sweep_tasks, "watch"))
@@ -116,7 +116,7 @@ def contrast(
 
 
 def sweep(lab: study.Lab, settings: Regression, groups: Mapping[str, Sequence[Any]], kind: str) -> Estimates:
-    """Losses away from the training tasks, as `SWEEPS` has them."""
+    """Losses on the changed tasks of `SWEEPS`."""
     over = dict(SWEEPS[kind])
     if "x_scale" in over:
         over["x_scale"] = [settings.x_scale * scale for scale in over["x_scale"]]
@@ -135,7 +135,7 @@ def best_step(family: tasks.LinearRegression) -> learners.GradientDescent:
 
 
 def tuned(lab: study.Lab, settings: Regression, start: Any, **changes: Any) -> Any:
-    """A descent tuned from spectra of the study's tasks, and its step sizes with their errors."""
+    """Descent tuned from spectra of the study's tasks, and its step sizes with standard errors."""
     return learners.tune_spectral(start, settings.family(**changes), contexts=settings.tune_tasks, seed=lab.seed)
 
 
@@ -158,10 +158,10 @@ def first_products(nets: Sequence[Any]) -> dict[str, np.ndarray]:
 
 
 def untied_descents(lab: study.Lab, settings: Regression, steps: int, token_clip: float) -> dict[str, Any]:
-    """Gradient descent and GD++ with sizes of their own for every step, and clipped tokens: stage ``tuned``.
+    """Gradient descent and GD++ with a tuned step size for every step, and clipped tokens: stage ``tuned``.
 
-    Gradient descent is tuned under the clip, GD++ from spectra, ten times as many as ``tune_tasks``, which leaves it
-    better on fresh tasks: under the clip it fits the tails of the tasks at hand.
+    Gradient descent is tuned on tasks with the clip. GD++ is tuned from ten times as many spectra, which ignore the
+    clip: tuned on tasks with the clip, it overfits their tails and is worse on fresh tasks.
     """
     family = settings.family()
     etas, gammas = [1.0 + step for step in range(steps)], [0.03] * steps
@@ -188,9 +188,9 @@ def untied_descents(lab: study.Lab, settings: Regression, steps: int, token_clip
 
 
 def predicted(lab: study.Lab, settings: Regression, references: Mapping[str, Any]) -> Estimates:
-    """Losses of descents on contexts with ten teachers and ten queries each, and as spectra predict: ``expected``.
+    """Losses of descents on contexts with ten teachers and ten queries each; ``expected`` are predicted from spectra.
 
-    Centred descents descend on the spectra of centred inputs.
+    Predictions for centred descents use the spectra of centred inputs.
     """
     family = settings.family(d_out=10, n_query=10)
     drawn = lab.draw(family, settings.tune_tasks, "predicted")
@@ -213,11 +213,11 @@ def compare_midpoints(
     fresh: tasks.Episode,
     references: Mapping[str, Sequence[Any]] | None = None,
 ) -> Estimates:
-    """Networks, those at the other end, the networks halfway between, and references, on the same tasks."""
+    """Losses of networks, of ``others``, of the midpoints between them, and of references, on the same tasks."""
     groups = {"trained": trained, "other": others, "middle": midpoints(trained, others), **(references or {})}
     return lenses.measure_learners(groups, ["trained", "other", *(references or {})], fresh)
 
 
 def midpoints(nets: Sequence[Any], others: Sequence[Any]) -> list[Any]:
-    """The network halfway between each and the one of its place at the other end."""
+    """Midpoint between each network and its counterpart in ``others``."""
     return [lenses.interpolate(net, other, 0.5) for net, other in zip(nets, others, strict=True)]

@@ -23,10 +23,10 @@ AVERAGED = "The learning rate decays and weights are averaged, which removes the
 def no_better_descent(
     compared: StageReading, reference: str, what: str, *, id: str, tolerance: float = 0.02, quantity: str = "mse"
 ) -> Claim:
-    """Premise: the reference is tuned well; one at a poor optimum would flatter every network.
+    """Premise: the reference is tuned well; a poorly tuned one would make every network look good.
 
-    The step sizes in the networks' weights are the witness. ``quantity="median"`` is for deep descents, whose means
-    rest on the few tasks where they explode.
+    The step sizes in the networks' weights must not give a smaller loss. ``quantity="median"`` is for deep descents,
+    whose means depend on the few tasks where they explode.
     """
     return Claim(
         id, f"{what} with step sizes read from any network's weights has no smaller loss than with tuned ones",
@@ -37,8 +37,8 @@ def no_better_descent(
 def suits_training(swept: StageReading, reference: str, what: str, *, id: str) -> Claim:
     """Premise: step sizes of the reference suit the inputs of training.
 
-    Inputs scaled by r multiply losses by r^2 and act as step sizes times r^2, up to clipping: a reference whose step
-    sizes are half or twice the best ones has a smaller loss, over r^2, at another scale.
+    Scaling the inputs by r multiplies losses by r^2, and acts like step sizes times r^2, up to clipping. A reference
+    with half or twice the best step sizes therefore has a smaller loss / r^2 at another scale.
     """
 
     def relative_losses(found: Any) -> np.ndarray:
@@ -55,7 +55,7 @@ def suits_training(swept: StageReading, reference: str, what: str, *, id: str) -
 
 
 def as_trained(*names: str, id: str = "networks-as-trained") -> Claim:
-    """Premise: the networks that are measured are those whose training was logged, in the same state.
+    """Premise: the measured networks are the logged ones, in their final state.
 
     ``names`` are trainings with a stage ``NAME-comparison``.
     """
@@ -80,7 +80,7 @@ def derivatives(compared: StageReading, *, id: str = "derivatives") -> Claim:
 
 
 def as_predicted(references: Sequence[str], name: str = "predicted", *, id: str = "references-as-predicted") -> Claim:
-    """Premise: the code of each algorithm has the loss that its formula predicts."""
+    """Premise: each algorithm has the loss that its formula predicts."""
     words = "loss of each reference / its expectation over teachers and queries, from spectra of the same contexts"
     return Claim(
         id, "the references' losses are those that theory gives for their step sizes",
@@ -90,7 +90,7 @@ def as_predicted(references: Sequence[str], name: str = "predicted", *, id: str 
 
 
 def peak_difference(name: str) -> Reading:
-    """Each seed's cosine to gradient descent less that to GD++, at the step where the former is largest."""
+    """Each seed's cosine to gradient descent minus that to GD++, at the step where the former is largest."""
 
     def at_peak(logged: Any) -> np.ndarray:
         to_gd, to_plus = logged["gd cosine"], logged["gd++ cosine"]
@@ -100,14 +100,14 @@ def peak_difference(name: str) -> Reading:
 
 
 def gap_left(one: StageReading, two: StageReading) -> Reading:
-    """Loss beyond gradient descent's that a second head leaves, as a share: each seed of one with each of the other."""
+    """Excess loss over gradient descent of two heads, over that of one head; each seed with each."""
     first, second = (heads.ratio("trained", "gd") - 1 for heads in (one, two))
     words = "(loss of two heads - gradient descent's) / (loss of one head - gradient descent's), each with each"
     return Reading(words, lambda r: np.true_divide.outer(second(r), first(r)))
 
 
 def near_training(name: str) -> StageReading:
-    """The part of a sweep over input scales that is at most a quarter above that of training."""
+    """Part of a sweep over input scales up to 1.25 times that of training."""
     return stage(name).where(lambda cases: cases["x_scale"] <= 1.25 * 0.5, "scales up to 1.25 times that of training")
 
 
@@ -126,10 +126,10 @@ def contrast_figures(
     claims: tuple[Claim, ...] = (),
     away: tuple[Claim, ...] = (),
 ) -> tuple[Figure, Figure]:
-    """The two figures of a `contrast`: while training, and on inputs of other scales.
+    """The two figures of a `contrast`: during training, and on inputs of other scales.
 
     Args:
-        claims, away: the claims that the first and the second one show.
+        claims, away: claims of the first and of the second figure.
     """
     subject, run, swept = title[0].upper() + title[1:], stage(name), stage(f"{name}-input-scale")
     levels = [Level(run[f"{key} mse"] / 2, key, NAMES[key]) for key in references]
@@ -156,14 +156,14 @@ def contrast_figures(
 
 
 def relative(swept: StageReading, case: str) -> Reading:
-    """A case of a sweep over the value of training: 1 of teachers, and half the largest of inputs."""
+    """Values of a sweep over that of training, which is 1 for teacher scales, and half the largest input scale."""
     return swept.case(case).map(lambda x: x / (0.5 * x.max() if case == "x_scale" else 1.0), case)
 
 
 def losses_over(
     swept: StageReading, case: str, title: str, references: Sequence[str], x: str = RELATIVE, middle: bool = False
 ) -> Lines:
-    """Losses over a case of a sweep; with ``middle`` also those halfway between training and construction."""
+    """Losses along a sweep; with ``middle`` also those of midpoints between trained networks and construction."""
     at = relative(swept, case)
     lines = [Line(at, swept["mse", "trained"] / 2, "trained", title)]
     for key in references:
@@ -182,14 +182,14 @@ def ratios_over(
     log: str = "y",
     y: str = "loss of each seed / of reference",
 ) -> Lines:
-    """Each seed's loss over each reference's, beside the ratio 1."""
+    """Each seed's loss over each reference's along a sweep, with a line at 1."""
     shown: Mapping[Reading, Any] = {swept.ratio("trained", key): (key, f"to {NAMES[key]}") for key in references}
     level = Level(1.0, "limit")
     return study.sweep(x, y, relative(swept, case), shown, [level], title=title, each=True, marks=".-", log=log)
 
 
 def law_panels(swept: StageReading, reference: str) -> tuple[Lines, ...]:
-    """Each seed's loss over the reference's on inputs of each law, by their scale."""
+    """Each seed's loss over the reference's, by input scale, with one panel per input distribution."""
 
     def panel(law: str) -> Lines:
         part = swept.where(lambda cases: cases["x"] == law, f"{law} inputs")

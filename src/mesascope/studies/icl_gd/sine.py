@@ -4,9 +4,9 @@ ICML paper: Figure 4. Tokens (x, y) pass through an embedding and a residual MLP
 self-attention layer. The control has the same embedding and MLP, from the same initial weights, and one step of
 gradient descent in place of the attention layer; its step size is learned too.
 
-Amplitude and phase are drawn apart, as the text has it, and from one number, as the authors' code draws them, which
-makes a task a single number. Two more kinds of transformer train on the former: from the control's weights, to find
-out whether they fail to learn or to represent, and from larger attention weights.
+In one family, amplitude and phase are independent, as in the paper's text. In the other, both come from one random
+number, as in the authors' code. Two more kinds of transformer train on the first family: from the control's weights,
+which tests whether a transformer can represent the control, and from larger attention weights.
 
 The MLP has biases, as in the authors' code: without them, features vanish at x = 0 and so does every prediction.
 """
@@ -25,7 +25,7 @@ from mesascope.studies.icl_gd.regression import PAPER, Several
 from mesascope.study import Claim, Figure, Line, Lines, Mutation, Positive, Training, above, below, ours, printed, stage
 
 WIDTH, MLP, SHOWN = 40, 4, 3
-# Mean squares of targets where amplitude and phase are drawn apart, and from one number.
+# Mean squares of targets with independent amplitude and phase, and with both from one number.
 SQUARES = 4.2517, 0.05189
 PREMISES = ("converged", "control-learns")
 
@@ -45,9 +45,9 @@ class Sine:
     restart: Training  # Training of transformers that start from the controls' weights.
     attention_scale: Positive = 0.2  # Variance of the larger initial weights of attention, times fan-in.
     init_scale: Positive = 0.002  # Variance of all initial weights, times fan-in.
-    seeds: study.Count = 5  # Transformers and controls trained, one of each a seed.
-    tasks: Several = 100_000  # Fresh tasks that both are compared on.
-    watch_tasks: Several = 5_000  # Tasks of an evaluation while training.
+    seeds: study.Count = 5  # Transformers and controls trained, one of each per seed.
+    tasks: Several = 100_000  # Fresh tasks for comparing both.
+    watch_tasks: Several = 5_000  # Tasks for evaluations during training.
 
 
 def measure(lab: study.Lab, settings: Sine) -> None:
@@ -92,7 +92,7 @@ def _pair(lab: study.Lab, settings: Sine, family: tasks.SineWaves, prefix: str =
 
 
 def as_transformer(control: nets.EmbeddedDescent, config: nets.InContextRegressorConfig) -> nets.InContextRegressor:
-    """The transformer that computes what the control does: the same embedding, and the layer built to descend."""
+    """Transformer that computes the control's function: the same embedding, and a layer built to run its step."""
     eta, n_context = control.descent.eta.item(), tasks.SineWaves().n_context
     layer = constructions.gradient_descent(WIDTH - 1, 1, eta, n_context).network
     like = next(control.parameters())
@@ -104,7 +104,7 @@ def as_transformer(control: nets.EmbeddedDescent, config: nets.InContextRegresso
 
 
 def _before(trained: list[Any], controls: list[Any], fresh: tasks.Episode) -> study.Estimates:
-    """Before the context is used: distance of transformers' predictions from controls', and the size of these."""
+    """|Transformer - control| and |control| of predictions before the context is used."""
 
     def predictions(networks: list[Any]) -> list[np.ndarray]:
         before = [net.trajectory(fresh.context, fresh.xq)[0].detach().flatten() for net in networks]
@@ -132,19 +132,19 @@ def _functions(net: Any, control: Any, shown: tasks.Episode) -> study.Arrays:
 
 
 def _basis(x: np.ndarray) -> np.ndarray:
-    """Waves of every amplitude and phase are sums of these two columns."""
+    """Columns sin x and cos x; their linear combinations are the waves of every amplitude and phase."""
     return np.stack([np.sin(x), np.cos(x)], axis=-1)
 
 
 def _losses(title: str, shown: dict[str, tuple[str, str]]) -> Lines:
-    """Losses of several trainings, by the name of each: its role and label."""
+    """Losses of several trainings; ``shown`` has the role and the label of each."""
     runs = [(stage(name), *labels) for name, labels in shown.items()]
     lines = [Line(run["step"], run["mse"] / 2, role, label) for run, role, label in runs]
     return Lines(title, "training step", shared.HALF_MSE, lines, "y")
 
 
 def _task(index: int) -> Lines:
-    """The functions found in one task."""
+    """Predictions in one task before and after the context is used."""
     shown = stage("functions")
 
     def of(name: str) -> study.Reading:
@@ -161,7 +161,7 @@ def _task(index: int) -> Lines:
 
 
 def _from_waves(r: Any) -> np.ndarray:
-    """Largest distance of each shown task's labels from its wave, between whose values lines are drawn."""
+    """Largest distance of each shown task's labels from its wave, interpolated linearly on the grid."""
     shown = r["functions"]
     pairs = zip(shown["context x"], shown["context y"], shown["true"], strict=True)
     return np.array([np.abs(np.interp(x, shown["x"], wave) - y).max() for x, y, wave in pairs])
@@ -246,12 +246,12 @@ FUNCTIONS = Figure(
 
 
 def _of_authors(sample: Any) -> Any:
-    """Amplitudes of the authors' code for both families."""
+    """Use the amplitudes of the authors' code in both families."""
     return lambda self, *drawn: sample(dataclasses.replace(self, amplitude=(0.1, 0.5)), *drawn)
 
 
 def _of_next_seed(train: Any) -> Any:
-    """Networks that start from others begin at those of the next seed."""
+    """Start networks from the given network of the next seed."""
 
     def wrong(*arguments: Any, start: Any = None, **options: Any) -> Any:
         turned = start and (start[0], [*start[1][1:], *start[1][:1]])

@@ -4,8 +4,8 @@ ICML paper: Figure 12. Tasks are noiseless linear regression with N = d = 10. On
 two is compared with one step of gradient descent, and with one on centred inputs: the softmax' denominators, which
 the paper's expansion leaves out, subtract the mean.
 
-Batches hold 512 tasks: with 2048, whose gradients are less noisy, four of five seeds of one head stay for thousands of
-steps on a plateau where they predict 0. Heads that start farther apart part sooner.
+Batches have 512 tasks. With 2,048 tasks, gradients are less noisy, and four of five seeds with one head stay for
+thousands of steps on a plateau where they predict 0. From larger initial weights, two heads differ sooner.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def measure(lab: study.Lab, settings: Softmax) -> None:
 
 
 def _shape(swept: Any) -> np.ndarray:
-    """Ratio to gradient descent relative to that at the training scale, which is left out."""
+    """Loss ratio to gradient descent at each other scale, over that at the training scale."""
     ratio, start = swept.ratio("trained", "gd"), INPUT_SCALES.index(1.0)
     return np.delete(ratio / ratio[:, start, None], start, axis=1)
 

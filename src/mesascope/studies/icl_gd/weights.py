@@ -3,8 +3,8 @@
 ICML paper: Figures 9 and 11. Tasks are noiseless linear regression with N = d = 10. Products W_KQ and W_PV of one
 linear layer, of three looped linear layers, and of one softmax layer with two heads, rescaled as in appendix A.3.
 
-The row and column of W_KQ that multiply targets have no gradient where the query's target is zero: there, one layer
-keeps its initial weights. Its structure is therefore read on the inputs' block, and the figure shows the whole matrix.
+The column of W_KQ that multiplies the query's target has no gradient in one layer, as that target is zero, and keeps
+its initial values. The claim about one layer is therefore about the inputs' block; the figure shows the whole matrix.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def measure(lab: study.Lab, settings: Softmax) -> None:
 
 
 def _heads(nets: Sequence[Any]) -> dict[str, np.ndarray]:
-    """W_KQ of each head times its W_PV's target entry, the terms of the sum in appendix A.9, ``(nets, 2, d, d)``."""
+    """W_KQ of each head times the target entry of its W_PV: the terms in appendix A.9, ``(nets, 2, d, d)``."""
     scaled = [(w_kq * w_pv[:, -1:, -1:])[:, :D, :D] for w_kq, w_pv in (net.products()[0] for net in nets)]
     return {"scaled_kq": np.stack([one.detach().cpu().numpy() for one in scaled])}
 
@@ -135,7 +135,7 @@ TWO_HEADS = Figure(
 
 
 def _without_values(heads: Any) -> Any:
-    """Products of each head that leave out what W_PV multiplies them by."""
+    """Products of each head without the factor from W_PV."""
     return lambda nets: {"scaled_kq": np.stack([net.products()[0].w_kq.detach().numpy()[:, :D, :D] for net in nets])}
 
 
