@@ -18,12 +18,12 @@ def plan(steps: int, learning_rate: float, **changes: Any) -> Training:
     return Training(steps, learning_rate=learning_rate, **(usual | changes))
 
 
-# Training as in von Oswald's thesis, of networks on constructed tokens: constant rates, and no averaging.
+# Training of networks on constructed tokens as in von Oswald (2024): constant learning rate, no averaging.
 thesis_plan = partial(Training, batch=256, schedule="constant", optimizer="adamw", weight_decay=0.1, clip=1.0)
 
 
 def watch_loss(**episodes: Any) -> Callable[[Any], dict[str, float]]:
-    """Log the loss on each of ``episodes``, by its name, where no reference is near."""
+    """Function that returns a network's loss on each of ``episodes`` by name, to log during training."""
 
     def look(net: Any) -> dict[str, float]:
         return {name: float(lenses.per_task_errors(net, drawn).mean()) for name, drawn in episodes.items()}
@@ -46,10 +46,10 @@ def converged(
     log: bool = False,
     each: bool = True,
 ) -> Claim:
-    """Premise: training of each network has converged, or, where some of many seeds may be late, the median one.
+    """Premise: the training of each network has converged; if not ``each``, that of the median network.
 
-    ``log`` takes change and fall on a logarithmic scale, for losses that fall by orders of magnitude: one that falls by
-    the same factor throughout has a fifth of its fall in the last fifth.
+    ``log`` measures change and fall of the log loss, for losses that fall by orders of magnitude. A log loss that falls
+    at a constant rate makes a fifth of its fall in the last fifth.
     """
     shares = [stage(one).map(partial(late_share, quantity=quantity, log=log), one) for one in trainings]
     because = "it is about the networks that were trained, and each curve is that of its network"
@@ -63,7 +63,7 @@ def converged(
 
 
 def late_share(curves: Any, quantity: str = "mse", *, log: bool = False) -> np.ndarray:
-    """Share of each seed's fall in loss that the last fifth of the steps makes; 1 where nothing falls."""
+    """|Change of the loss in the last fifth of the steps| / its total fall, by seed; 1 if the loss does not fall."""
     step, loss = curves["step"], np.log(curves[quantity]) if log else curves[quantity]
     before = np.flatnonzero(step <= 0.8 * step[-1])[-1]
     fall, late = loss[:, 0] - loss[:, -1], loss[:, before] - loss[:, -1]
@@ -71,10 +71,10 @@ def late_share(curves: Any, quantity: str = "mse", *, log: bool = False) -> np.n
 
 
 def midpoint(name: str, *, id: str = "midpoint") -> Claim:
-    """Premise: the network halfway differs from both ends; otherwise its loss would be that of one end.
+    """Premise: the midpoint differs from both ends; otherwise its loss would be that of one end.
 
-    The product P Q of two factors is, halfway, a quarter to three quarters from either end: the ends differ by
-    p Q + P q + p q, of which half of the first two terms and a quarter of the last is there.
+    Midpoints average factors of a product. From P Q to (P + p)(Q + q), the product changes by p Q + P q + p q. The
+    midpoint has half of the first two terms and a quarter of the last, so it is a quarter to three quarters away.
     """
     return Claim(
         id, "the midpoint's predictions differ from each end's by about half of the difference between the ends",
@@ -83,13 +83,13 @@ def midpoint(name: str, *, id: str = "midpoint") -> Claim:
 
 
 def midpoint_losses(name: str) -> Reading:
-    """Loss of each midpoint of `compare_midpoints` over that of either end, ``(seeds, 2)``."""
+    """Loss of each midpoint of `compare_midpoints` over that of each end, ``(seeds, 2)``."""
     path = stage(name)
     return beside([path.ratio("middle", end) for end in ("trained", "other")], "loss at the midpoint / at either end")
 
 
 def midpoint_distances(name: str) -> Reading:
-    """Mean difference of predictions of each midpoint to either end, over that of the ends, ``(seeds, 2)``."""
+    """Mean difference in predictions from midpoint to each end, over that between the ends, ``(seeds, 2)``."""
     path, ends = stage(name), ("trained", "other")
     distances = [path["prediction-difference", "middle", end] / path["prediction-difference", *ends] for end in ends]
     return beside(distances, "mean difference of predictions, midpoint to either end / end to end")

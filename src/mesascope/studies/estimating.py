@@ -21,7 +21,7 @@ from mesascope.study import Study
 from mesascope.training import Training
 from mesascope.training.costs import peak_gigabytes, reset_peak_memory, steps_to_time
 
-# Seconds that the steps should take whose time is measured, after one that is not.
+# Approximate duration of the timed steps, in seconds.
 _SECONDS = 2.0
 
 
@@ -29,8 +29,8 @@ _SECONDS = 2.0
 def estimate(study: Study, preset: str, settings: Any = None, device: str = "cpu") -> Table:
     """Table of the trainings of a study: hours and peak memory in GB, from a few steps of each.
 
-    Memory is that of the GPU, or of the process so far. Left out are evaluations, measurements, trainings that depend
-    on one, and learners of streams. Nothing is left on disk.
+    Memory is that of the GPU, or on the CPU that of the process so far. The table leaves out evaluations, measurements,
+    trainings that depend on a measurement, and learners of streams. Nothing stays on disk.
     """
     with tempfile.TemporaryDirectory() as folder:
         run = new_run(study, preset, settings, device=device, out=Path(folder) / "run")
@@ -41,7 +41,7 @@ def estimate(study: Study, preset: str, settings: Any = None, device: str = "cpu
 
 
 class _Brief(Lab):
-    """A lab that takes a few steps of each training, and measures nothing."""
+    """Lab that takes a few steps of each training and skips measurements."""
 
     def __init__(self, run: Any, seeds: int) -> None:
         super().__init__(run, seeds)
@@ -60,7 +60,7 @@ class _Brief(Lab):
 
         known = len(self._trained)
         _, trained = timed(1)  # loads data and starts the device
-        if len(self._trained) == known:  # an earlier training, under another name
+        if len(self._trained) == known:  # the same as an earlier training with another name
             return trained
         first, _ = timed(2)
         count = steps_to_time(first, _SECONDS)
@@ -75,6 +75,6 @@ class _Brief(Lab):
         return Missing(len(self.seeds))
 
     def resumed(self, name: str, record: Any, training: Training, *others: Any) -> Any:
-        if " (" not in name:  # a learner of streams, whose steps depend on what it has seen
+        if " (" not in name:  # a learner of streams: its steps differ in cost
             return Missing(len(record["seeds"]))
         return super().resumed(name, record, training, *others)

@@ -31,8 +31,8 @@ from mesascope.training import Ensemble, ParameterGroup, ProgressBar, Training, 
 class Lab:
     """Seeds, device, trainings, stages and draws of a run, as a study uses them.
 
-    Whatever was finished before an interruption is loaded, and what was not goes on from its last checkpoint, so that
-    a study is written as if it ran in one go.
+    After an interruption, finished trainings and stages are loaded, and the interrupted training continues from its
+    last checkpoint. The code of a study is therefore written as one uninterrupted run.
     """
 
     def __init__(self, run: Run, seeds: int, trainings: int = 0) -> None:
@@ -41,18 +41,18 @@ class Lab:
         self.seeds = [self.seed + index for index in range(seeds)]
         self.device = torch.device(run.config["device"])
         self._begun = 0
-        self._trained: dict[str, tuple[str, Ensemble]] = {}  # with the name of each training, by its key
+        self._trained: dict[str, tuple[str, Ensemble]] = {}  # name and networks of each, by its record
 
     @overload
     def draw(self, family: Family, tasks: int, name: str) -> Episode: ...
     @overload
     def draw(self, family: SequenceFamily, tasks: int, name: str) -> Tensor: ...
     def draw(self, family: Family | SequenceFamily, tasks: int, name: str) -> Episode | Tensor:
-        """Fresh tasks for a use of this name: each name has tasks of its own, and so has each seed of a run."""
+        """Fresh tasks; each ``name`` and each seed of a run has its own tasks."""
         return family.sample(tasks, self.stream(name))
 
     def stream(self, name: str, step: int = 0) -> torch.Generator:
-        """The generator of a use of this name."""
+        """Random generator of a name."""
         return stream(self.seed, name, step, self.device)
 
     def train(
@@ -70,19 +70,19 @@ class Lab:
         watch: Watch | Sequence[Watch] | None = None,
         start: tuple[str, Sequence[Any]] | None = None,
     ) -> list[Any]:
-        """The networks of ``network.build`` trained on ``family``, one a seed, or loaded where that was done already.
+        """Train a network of ``network.build`` for each seed on ``family``; load networks that are already trained.
 
-        What they are built from, the family, the training, the seeds and the name of the start are the training's
-        identity: two calls with equal ones share a training.
+        The config of the networks, the family, the training, the seeds and the name of the start identify a training.
+        Calls with equal values share one training.
 
         Args:
-            name: of the training, in metrics and checkpoints.
-            network: the registered config of the networks.
+            name: name of the training in metrics and checkpoints.
+            network: registered config of the networks.
             loss: see `mesascope.train`; its name is part of the identity.
-            parameter_groups, accumulate, autocast: see `mesascope.train`; part of the identity where they are given.
-            start: what networks start from in place of ``network.build``, in words and one a seed.
-            watch: numbers to log of each network while training, or one such function a seed; stage ``name`` holds
-                them by seed and step.
+            parameter_groups, accumulate, autocast: see `mesascope.train`; part of the identity if they are given.
+            start: name and networks (one per seed) to start from, in place of ``network.build``.
+            watch: function from a network to numbers to log during training, or one function per seed; stage ``name``
+                has the numbers by seed and step.
         """
         seeds = list(seeds or self.seeds)
         identity = {"network": network, "family": family, "training": training, "seeds": seeds}
@@ -114,11 +114,11 @@ class Lab:
         return trained.members()
 
     def untrained(self, network: Any) -> list[Any]:
-        """Networks of ``network.build`` with random weights of their own, one a seed."""
+        """Untrained networks of ``network.build``, one per seed, each with its own random weights."""
         return [network.build(self.stream("untrained", index)).to(self.device) for index in range(len(self.seeds))]
 
     def stage(self, name: str, compute: Callable[..., Stage | Mapping[str, Any]], *arguments: Any) -> Stage:
-        """The arrays of ``name``: ``compute(*arguments)`` where they are missing, or are of other code or settings.
+        """Arrays of stage ``name``, computed by ``compute(*arguments)`` if missing or if code or settings have changed.
 
         A mapping of arrays (first axis: the seed) and numbers is converted to `Arrays`.
         """
@@ -145,8 +145,8 @@ class Lab:
         """Run ``go(log, checkpoints, bar)`` from its last checkpoint, logging the numbers of ``watches``.
 
         Args:
-            record: the identity of the training, with its ``seeds``.
-            watches: numbers to log of each network while training.
+            record: identity of the training, with its ``seeds``.
+            watches: for each network, the function that returns the numbers to log.
             finished: see `take_over`.
         """
         checkpoints = TrainingCheckpoints(self.run.path / "checkpoints" / name, record, self.device, keep=training.keep)
@@ -170,7 +170,7 @@ class Lab:
         return trained
 
     def _require_no_progress(self, name: str, training: Training, folder: Path) -> None:
-        """Refuse to train again what had come past its first checkpoint: what was logged would be lost."""
+        """Raise if a training that had passed its first checkpoint has no checkpoint: its metrics would be lost."""
         last = max((row["step"] for row in self.run.metrics(name)), default=-1)
         if self.run.is_finished or last > training.checkpoint_every:
             raise RunDirectoryError(
@@ -179,7 +179,7 @@ class Lab:
             )
 
     def _require_metrics(self, name: str, training: Training, done: int, seeds: Sequence[int]) -> None:
-        """Refuse to go on where metrics up to the last checkpoint were lost: curves would have a hole."""
+        """Raise if metrics up to the last checkpoint are missing: curves would have a gap."""
         logged = {(row["step"], row["seed"]) for row in self.run.metrics(name)}
         lost = sorted({(step, seed) for step in logged_steps(training, done) for seed in seeds} - logged)
         if lost:
@@ -198,7 +198,7 @@ class Lab:
 
 
 def _require_no_divergence(name: str, seeds: Sequence[int], trained: Ensemble) -> None:
-    """Refuse to judge a network that diverged: it keeps the weights of before, or has none that are numbers."""
+    """Raise if a network diverged: its weights are those before the divergence, or not finite."""
     for index, (seed, step) in enumerate(zip(seeds, trained.diverged, strict=True)):
         if step or not all(bool(weight[index].isfinite().all()) for weight in trained.weights.values()):
             when = f" at step {step}" if step else ""
@@ -209,7 +209,7 @@ def _require_no_divergence(name: str, seeds: Sequence[int], trained: Ensemble) -
 
 
 def _one_after_another(networks: Sequence[Any]) -> Callable[[torch.Generator], Any]:
-    """Copies of the networks, one a call."""
+    """Function that returns a copy of the next network at each call."""
     copies = iter([copy.deepcopy(network) for network in networks])
     return lambda generator: next(copies)
 

@@ -19,9 +19,9 @@ def ledger_rows(runs: Sequence[Run]) -> tuple[Verdicts, list[str]]:
     The answers of `identify` come first, one claim each. Verdicts are corrected for the number of claims: see
     `controlled`.
 
-    Of several finished runs of the same preset and settings, the last of ``runs`` counts. A claim of a study that has
-    none is *not yet run*. A study of your own that cannot be imported here has the claims as they were judged when the
-    run finished, and says so among what changed.
+    If several finished runs have the same preset and settings, the last of ``runs`` counts. Claims of a study without
+    finished runs are *not yet run*. If your own study cannot be imported here, its rows are the claims that the run
+    stored when it finished; the column ``changed`` says so.
     """
     newest: dict[tuple[str, ...], Run] = {}
     for run in runs:
@@ -50,7 +50,7 @@ def ledger_rows(runs: Sequence[Run]) -> tuple[Verdicts, list[str]]:
 
 
 def _rows(run: Run) -> list[dict[str, Any]]:
-    """The claims of a run, judged anew; as they were judged then where its study is not here."""
+    """Claims of a run, judged anew, or as stored if its study cannot be imported."""
     try:
         study = run.study
     except RunDirectoryError as error:
@@ -67,7 +67,7 @@ def _judged(study: Any, run: Run) -> list[dict[str, Any]]:
 
 
 def _made(run: Run, changed: list[str]) -> dict[str, Any]:
-    """Columns about a run, beside those of each of its claims."""
+    """Columns about the run, for each of its claims."""
     return {
         "study": run.config["study"],
         "preset": run.config["preset"],

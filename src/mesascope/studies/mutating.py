@@ -1,4 +1,4 @@
-"""Bugs planted in a study one at a time, and the claims that notice them."""
+"""Bugs planted in a study one at a time, and the claims that detect them."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class Mutated:
     """Verdicts of a study's claims with each of its bugs planted.
 
     Args:
-        study: its name.
-        sound: the verdict of each claim without a bug, by the claim's id.
-        turned: for each bug, the claims that hold without it and do not with it, with their verdicts then.
+        study: name of the study.
+        sound: verdict of each claim without a bug, by the claim's id.
+        turned: for each bug, the claims that hold only without it, with their verdicts under the bug.
     """
 
     study: str
@@ -37,7 +37,7 @@ class Mutated:
 
     @property
     def unnoticed(self) -> list[str]:
-        """The bugs that turn no claim."""
+        """Bugs under which all claims that held still hold."""
         return [bug for bug, claims in self.turned.items() if not claims]
 
 
@@ -54,7 +54,7 @@ def mutate(study: Study) -> Mutated:
     (2) every seed gets the first seed's measurements; (3) networks have random initial weights. Runs are temporary.
 
     Raises:
-        ArgumentTypeError: ``study`` is no study.
+        ArgumentTypeError: ``study`` is not a `Study`.
     """
     require_instance("study", study, Study)
     settings = dataclasses.replace(study.presets["quick"], **study.mutated)
@@ -88,14 +88,14 @@ def _turned(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, st
 
 
 def _bugs(study: Study, run: Run) -> list[Mutation]:
-    """Bugs that a study declares, and, if it trains, the general ones that it does not declare in a form of its own."""
+    """Declared bugs of a study and, if it trains networks, the general bugs that it does not declare itself."""
     own = {mutation.bug for mutation in study.mutations}
     general = GENERAL if (run.path / "checkpoints").is_dir() else ()
     return [*study.mutations, *(mutation for mutation in general if mutation.bug not in own)]
 
 
 def _unmeasured(run: Run, folder: Path) -> Run:
-    """A copy of a run with its networks and nothing measured."""
+    """Copy of a run with its trained networks, but without results."""
     shutil.copytree(run.path, folder, ignore=shutil.ignore_patterns("results", "figures", ".lock"))
     return open_run(folder)
 
@@ -108,7 +108,7 @@ def _of_other_run(study: Study, settings: Any, run: Run, folder: Path) -> dict[s
 
 
 def _equal_seeds(stage: Any) -> Any:
-    """Measurements of the first seed for all seeds; curves of training remain."""
+    """Replace the measurements of all seeds by those of the first; training curves stay."""
 
     def equal(self: Any, name: str, compute: Any, *arguments: Any) -> Any:
         return stage(self, name, lambda: _first_for_all(compute(*arguments)))
@@ -117,7 +117,7 @@ def _equal_seeds(stage: Any) -> Any:
 
 
 def _first_for_all(found: Arrays | Estimates | Mapping[str, Any]) -> Arrays | Estimates:
-    """Measurements whose replicates are all the first one."""
+    """Measurements with every replicate replaced by the first."""
     if isinstance(found, Estimates):
         first = [found.names.index(name) for name in found.names]
         covariance = found.covariance[..., first, :][..., first]
@@ -132,7 +132,7 @@ def _first_for_all(found: Arrays | Estimates | Mapping[str, Any]) -> Arrays | Es
 
 
 def _untrained(train: Any) -> Any:
-    """Networks at their initial weights, in place of those that were trained."""
+    """Replace trained networks by networks with random initial weights."""
 
     def initial(self: Any, name: str, network: Any, *arguments: Any, **options: Any) -> list[Any]:
         found = train(self, name, network, *arguments, **options)

@@ -1,4 +1,4 @@
-"""Taking over what another run trained."""
+"""Reuse of trainings of another run."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ Finished = Callable[[Mapping[str, Tensor]], Sequence[Watch]]
 
 
 def take_over(run: Run, name: str, checkpoints: TrainingCheckpoints, finished: Finished, training: Training) -> bool:
-    """Copy a finished training of the same record, and what it logged, from the run to reuse, if it has one.
+    """Copy a finished training with the same record, and its metrics, from the run to reuse; True if one was copied.
 
-    A training of this run that had begun in a process of its own is copied as far as it came.
+    If a worker process has begun this training in a part of this run, its checkpoints and metrics are copied instead.
 
     Args:
-        name: of the training in this run.
-        checkpoints: its own, of which there are none yet.
-        finished: numbers to log of each network, of what the checkpoint of a finished training holds.
+        name: name of the training in this run.
+        checkpoints: checkpoints of the training in this run; there are none yet.
+        finished: function from the tensors of the finished training to its watches.
     """
     part = run.path / PARTS / name
     begun = TrainingCheckpoints(part / "checkpoints" / name, {}).steps()
@@ -67,7 +67,7 @@ def take_over(run: Run, name: str, checkpoints: TrainingCheckpoints, finished: F
 def logged_rows(
     name: str, step: int, seeds: Sequence[int], watches: Sequence[Watch], networks: Sequence[Any]
 ) -> list[dict[str, Any]]:
-    """Rows of metrics at a step, one per network; null for one that diverged."""
+    """Rows of metrics at a step, one per network; None for numbers that are not finite."""
     found = [look(network) for look, network in zip(watches, networks, strict=False)]
     return [
         {"training": name, "step": step, "seed": seed}
@@ -77,12 +77,16 @@ def logged_rows(
 
 
 def logged_steps(training: Training, done: int) -> set[int]:
-    """The steps at which a training logs, up to one."""
+    """Steps up to ``done`` at which a training logs."""
     return {0, *range(0, done + 1, training.evaluate_every), *([done] if done == training.steps else [])}
 
 
 def _same_there(run: Run, other: Run, checkpoints: TrainingCheckpoints, done: int) -> TrainingCheckpoints | None:
-    """A start is recorded by its name alone: it must have left the same weights in both runs, but for parts of one."""
+    """Matching checkpoints of another run, or None.
+
+    A record names the start of a training, but not its weights: unless the other run is a part of this one, the start
+    must have the same weights in both runs.
+    """
     folder, start = other.path / "checkpoints", checkpoints.config.get("start")
     apart = other.path.parent.name != PARTS
     if start and apart and weights_hash(run.path / "checkpoints", start) != weights_hash(folder, start):
@@ -91,7 +95,7 @@ def _same_there(run: Run, other: Run, checkpoints: TrainingCheckpoints, done: in
 
 
 def _why_not(other: Run, name: str, own: Mapping[str, Any]) -> str:
-    """The reason why no training of another run is taken over, from the record there that is most like this one."""
+    """Reason why no training of another run can be reused: differences from the most similar record there."""
     found = []
     for manifest in (other.path / "checkpoints").glob("*/*/manifest.json"):
         with contextlib.suppress(RunDirectoryError):
@@ -110,7 +114,7 @@ def _why_not(other: Run, name: str, own: Mapping[str, Any]) -> str:
 def _logged_there(
     other: Run, name: str, seeds: Sequence[int], watches: Sequence[Watch], training: Training, done: int
 ) -> list[Mapping[str, Any]]:
-    """The rows of a training up to a step; if it is finished, its last ones must be what this run would log."""
+    """Metrics of a training up to a step; raise if some are missing, or if the last differ from this run's watches."""
     rows = {(row["step"], row["seed"]): row for row in other.metrics(name) if row["step"] <= done}
     watched = seeds[: len(watches)]
     wanted = {(step, seed) for step in logged_steps(training, done) for seed in watched}

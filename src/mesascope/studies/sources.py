@@ -21,10 +21,10 @@ _EVERY = (_ROOT / "studies" / "lab.py", _ROOT / "evidence" / "judging.py")
 
 
 def files_of(study: Study) -> list[Path]:
-    """Files of a study: its own, first, and all that they import of mesascope or from beside them.
+    """Files of a study: its own file first, then the files that it imports from mesascope or from its own folder.
 
-    Code that only shows results is left out. Of a package, such as `mesascope.learners`, only those modules count whose
-    names the code uses.
+    Imports are followed recursively. Files that only present results are left out. Of a package such as
+    `mesascope.learners`, only the modules with the names that the code uses are included.
     """
     own = Path(study.defined_in.rpartition(":")[0]) if study.defined_in else None
     homes = [module for module in [*sys.modules.values()] if getattr(module, "__dict__", {}).get("STUDY") is study]
@@ -41,7 +41,7 @@ def files_of(study: Study) -> list[Path]:
 
 
 def changed_since(study: Study, commit: str) -> list[str]:
-    """Files of a study that differ from those at a commit of the git repository with the study, committed or not.
+    """Files of a study that differ from a commit of its git repository, including uncommitted changes.
 
     Raises:
         ArgumentError: the study's file is not tracked by git, or the repository has no such commit.
@@ -65,14 +65,14 @@ def changed_since(study: Study, commit: str) -> list[str]:
 
 @functools.cache
 def _imported(file: Path) -> list[Path]:
-    """Files of mesascope, or beside this file, with the modules and names that it uses."""
+    """Files, in mesascope or beside ``file``, that define the modules and names that ``file`` uses."""
     names = {*_used(ast.parse(file.read_bytes()))}
     found = {_place(home, name.split(".")) for name in names for home in (_ROOT.parent, file.parent)}
     return sorted(path for path in found if path)
 
 
 def _used(tree: ast.Module) -> Iterator[str]:
-    """Dotted names that a module imports, and those that it reads off imported ones."""
+    """Dotted names that a module imports, and attributes of imported names that it uses."""
     aliases: dict[str, str] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

@@ -27,7 +27,7 @@ from mesascope.studies.sources import changed_since
 from mesascope.study import Study
 from mesascope.text import counted
 
-# Largest relative difference of a value, judged again, that is no change: the order of a sum may differ.
+# Largest relative difference that is not reported as a change: the order of a sum may differ.
 _ROUNDING = 1e-9
 # Number of files or stages that a reason names.
 _NAMED = 3
@@ -48,7 +48,7 @@ _TEXTS: dict[str, Callable[[_Record], str]] = {
 
 @dataclass(frozen=True, repr=False)
 class Verification(Tabular):
-    """Verified runs, and what changed; true if nothing did.
+    """Verified runs and the changes found; true if there are none.
 
     Args:
         runs: one row for each run.
@@ -170,7 +170,7 @@ def _judged(study: Study, run: Run, records: Verdicts) -> list[dict[str, str]]:
 
 
 def _differences(then: Verdicts, now: Verdicts, same: Callable[[_Record, _Record], bool]) -> list[tuple[str, ...]]:
-    """Claim, changed part and both its texts; ``same`` compares the values of two records."""
+    """Changes of claims: claim, part, old text and new text; ``same`` compares the values of two records."""
     before, after, found = {one["id"]: one for one in then}, {one["id"]: one for one in now}, []
     for name in {**before, **after}:
         old, new = before.get(name), after.get(name)
@@ -180,7 +180,7 @@ def _differences(then: Verdicts, now: Verdicts, same: Callable[[_Record, _Record
         differs = {"value": not same(old, new), "verdict": old["verdict"] != new["verdict"]}
         for part, text in _TEXTS.items():
             one, other = text(old), text(new)
-            if differs.get(part, one != other):  # values may be equal to the digits of a table
+            if differs.get(part, one != other):  # values may differ beyond the digits that a table shows
                 found.append((name, part, *((one, other) if one != other else (repr(old[part]), repr(new[part])))))
     return found
 
@@ -192,7 +192,7 @@ def _close(then: _Record, now: _Record, tolerance: float) -> bool:
 
 
 def _within(then: _Record, now: _Record) -> bool:
-    """True if one value is within the other's interval; of numbers without interval, the verdict alone is compared."""
+    """True if one value is in the other's interval, or has no interval: then only verdicts are compared."""
 
     def inside(value: float, low: float | None, high: float | None) -> bool:
         return (-math.inf if low is None else low) <= value <= (math.inf if high is None else high) or low == high
@@ -203,7 +203,7 @@ def _within(then: _Record, now: _Record) -> bool:
 
 
 def _code(study: Study, run: Run) -> list[str]:
-    """Reason in the code, if today's code hash is not that of every stage: the study's files that differ."""
+    """Changed files of the study as a reason, if the code hash of some stage differs from today's; else empty."""
     if all(run.results.is_current(name) for name in run.results):
         return []
     commit = run.config.get("git") or ""
@@ -228,7 +228,7 @@ def _made_otherwise(then: _Record, now: _Record) -> list[str]:
 
 
 def _repeated(study: Study, run: Run, records: Verdicts, device: str | None) -> tuple[list[dict[str, str]], str]:
-    """Changes in a repetition of a run, and how its numbers compare, in words."""
+    """Changes found by repeating a run, and a summary of the differences of numbers."""
     folder = Path(tempfile.gettempdir()) / f"mesascope-verify-{uuid.uuid4().hex[:8]}"
     print(f"running again: {run.path} in {folder}", file=sys.stderr, flush=True)
     try:
@@ -249,7 +249,7 @@ def _repeated(study: Study, run: Run, records: Verdicts, device: str | None) -> 
 
 
 def _run_again(study: Study, run: Run, folder: Path, device: str) -> Run:
-    """Finished repetition of a run in a folder, on as many threads."""
+    """Repeat a run in ``folder`` on the same number of threads."""
     import torch
 
     config, threads = run.config, torch.get_num_threads()
