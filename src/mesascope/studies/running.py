@@ -43,11 +43,11 @@ def new_run(
     """Create the folder of a run of a study; runs/<study>-<preset>-<time>-<id> if ``out`` is None.
 
     Args:
-        settings: those of the preset if None.
-        seed: the first of the networks' seeds; every random draw follows from it.
+        settings: the preset's settings if None.
+        seed: first seed of the networks; it determines every random draw.
         device: auto (a GPU if there is one), cpu, cuda, cuda:1, ...
-        reuse: folder of a run whose finished trainings are taken over wherever this run would train the same again:
-            networks, family, training and seeds by their record. Its code may have been another.
+        reuse: folder of a run whose finished trainings are copied if their records (networks, family, training, seeds)
+            are equal. The code of that run may differ.
     """
     require_instance("study", study, Study)
     require_choice("preset", preset, study.presets)
@@ -82,11 +82,11 @@ def new_run(
 
 
 def resume_run(path: str | Path, study: Study | None = None, device: str | None = None) -> tuple[Study, Any, Run]:
-    """The study and settings of a run begun earlier, whose files are all as they were left.
+    """Study, settings and run to continue; raise if files of the run have changed.
 
     Args:
-        study: the run's own, where its file is elsewhere than when it began.
-        device: where an unfinished run goes on; that where it began if None.
+        study: the run's study, if its file has moved since the run began.
+        device: device on which an unfinished run continues; the run's own if None.
     """
     run, asked = Run.open(path), study
     if study is None or run.config["kind"] != "study" or study.name != run.config["study"]:
@@ -105,7 +105,7 @@ def resume_run(path: str | Path, study: Study | None = None, device: str | None 
 
 @guarded
 def run_study(study: Study, settings: Any, run: Run) -> Verdicts:
-    """Train, measure, judge, draw and report; return the claims' records. What is already there is kept.
+    """Train, measure, judge, draw and report; return the claims' records. Finished trainings and stages are kept.
 
     A run that is finished, and has all its stages, is judged, drawn and reported anew; nothing is trained or measured.
     Products and convolutions of float32 are exact up to rounding on any device, regardless of PyTorch's settings.
@@ -124,13 +124,13 @@ def run_study(study: Study, settings: Any, run: Run) -> Verdicts:
                 study.measure(Lab(run, settings.seeds, count), settings)
             run.discard_parts()
             return _concluded(study, run)
-    except (ArgumentError, ArgumentTypeError, MissingPackageError):  # what no check of the settings foresaw
+    except (ArgumentError, ArgumentTypeError, MissingPackageError):  # errors that no check of the settings found
         run.discard_if_new()
         raise
 
 
 def _tell_of_few_seeds(study: Study, seeds: int) -> None:
-    """Say before anything is trained which claims so few seeds leave undecided, and what they need."""
+    """Print before training which claims so few seeds leave undecided, and the number of seeds that they need."""
     known = {claim.id: claim for claim in study.claims}
 
     def needed(claim: Claim) -> int:
@@ -186,14 +186,14 @@ def _concluded(study: Study, run: Run) -> Verdicts:
 def judge_run(study: Study, run: Run) -> Verdicts:
     """Judge the claims of a study on the arrays of a run."""
     _require_preset(study, run)
-    list(run.results)  # where their index is damaged, so is the run, and not each claim
+    list(run.results)  # a damaged index raises here, rather than at each claim
     shown = {one.id: figure.name for figure in study.figures for one in figure.claims if isinstance(one, Claim)}
     records = judge(study.claims, run.results, run.config["preset"])
     return Verdicts({**record, "figure": shown.get(record["id"], "")} for record in records)
 
 
 def _require_preset(study: Study, run: Run) -> None:
-    """Refuse a run that started from a preset which the study has not."""
+    """Raise if the study does not have the preset of the run."""
     if run.config["preset"] not in study.presets:
         raise RunDirectoryError(
             f"{run.path / 'config.json'} must name a preset of {study.name}, but names {run.config['preset']!r}: "
