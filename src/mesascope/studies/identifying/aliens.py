@@ -17,12 +17,12 @@ from mesascope import adapters, constructions, nets, tasks, training
 from mesascope.studies.identifying.regressors import stream
 
 Array = np.ndarray
-# Learners and the candidates that they equal, by name.
+# Learners, and the candidates that they equal or None, by name.
 Aliens = Mapping[str, tuple[Any, str | None]]
 
 
 def alien(name: str, family: tasks.LinearRegression) -> tuple[Any, str | None]:
-    """The learner of a name, and the candidate that it equals."""
+    """The learner of a name, and the candidate that it equals, or None."""
     made, truth = aliens()[name]
     if name.startswith(("NumPy", "SciPy")):
         return adapters.from_numpy(made), truth
@@ -61,7 +61,7 @@ def _locally(x: Array, y: Array, xq: Array) -> Array:
 
 
 def _reweighted(x: Array, y: Array, xq: Array, weight: Callable[[Array], Array]) -> Array:
-    """Least squares, weighted anew by residuals ten times."""
+    """Iteratively reweighted least squares, with ten updates of the weights."""
     w = _weighted(x, y, np.ones(len(x)))
     for _ in range(10):
         w = _weighted(x, y, weight(np.abs(y - x @ w)[:, 0]))
@@ -93,7 +93,7 @@ def _adam(x: Array, y: Array, xq: Array) -> Array:
 
 
 def _validated(x: Array, y: Array, xq: Array) -> Array:
-    """Ridge regression with the penalty of the lowest generalised cross-validation."""
+    """Ridge regression with the penalty of the lowest generalised cross-validation error."""
 
     def error(penalty: float) -> float:
         hat = x @ np.linalg.solve(x.T @ x + penalty * np.eye(x.shape[1]), x.T)
@@ -123,7 +123,7 @@ def _shepard(x: Array, y: Array, xq: Array) -> Array:
 
 
 def _one_feature(x: Array, y: Array, xq: Array) -> Array:
-    """Least squares on the feature of the largest correlation."""
+    """Least squares on the feature with the largest |x^T y|."""
     index = np.argmax(np.abs(x.T @ y))
     return _ridge(x[:, [index]], y, xq[:, [index]], 1e-9)
 
@@ -146,7 +146,7 @@ def _untrained(family: tasks.LinearRegression, attention: str, layers: int) -> A
 
 
 def _perturbed(family: tasks.LinearRegression) -> Any:
-    """A construction of two steps of gradient descent whose weights are 30 % off."""
+    """A construction of two steps of gradient descent, with 30 % noise on its weights."""
     import torch
 
     network = constructions.gradient_descent(family.d_in, 1, 0.8, family.n_context, 2).network

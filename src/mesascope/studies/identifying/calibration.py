@@ -25,15 +25,15 @@ from mesascope.studies.identifying.aliens import alien, aliens
 from mesascope.studies.identifying.regressors import stream
 from mesascope.study import Arrays, Bound, Claim, Count, Figure, Grid, Lines, Reading, Study, above, below, frozen, ours
 
-# Interfaces of learners: as they are, as functions of arrays, as regressors of scikit-learn, as models of text.
+# Interfaces of planted learners: torch function, NumPy function, scikit-learn regressor, text model.
 ADAPTERS = ("torch", "NumPy", "scikit-learn", "text")
-# All ways: recorded calls, too. Aliens have adapters of their own.
+# All interfaces, including recorded calls. Aliens have their own adapters.
 WAYS = (*ADAPTERS, "replay", "alien")
-# Decimals that models of text read and answer.
+# Decimals in prompts and answers of text models.
 DECIMALS = 3
-# Standard deviation of what every sixth planted learner's answers differ by from call to call.
+# Standard deviation of the noise on the answers of every sixth planted learner.
 NOISE = 0.1
-# Fresh tasks of each condition that a name is checked on.
+# Fresh tasks of each condition for checking a name.
 FRESH = 40
 SENSES = (
     "none of the candidates", "approximates on the family's own tasks", "approximates", "runs",
@@ -41,24 +41,25 @@ SENSES = (
 )  # fmt: skip
 # Trials between two saves.
 PART = 4
-# Noise of the learners of the controls, how many there are for each seed, and tasks of each condition for them.
+# Controls: noise of the learners, number of learners per seed, and tasks of each condition.
 LOUD, CONTROLS, CONTROL_TASKS = 0.15, 8, 16
-# Most that may be left of that noise, and least that a matrix of parameters may leave of what it cannot predict.
+# Bounds of the controls: |difference from the truth - noise| is below the first; the difference of a candidate with a
+# matrix of parameters from a function that it cannot predict is above the second.
 LEFT, UNRELATED = 0.09, 0.8
 
 
 @frozen
 class Calibration:
-    trials: Count = 1_000  # Most trials a seed, spread evenly over the candidates and aliens, which seeds share.
+    trials: Count = 1_000  # Maximum number of trials per seed; seeds share the subjects, spread evenly.
     tasks: Annotated[int, msgspec.Meta(ge=8)] = 24  # Tasks of each condition and part.
-    seeds: Count = 2  # Sets of trials, each with tasks of its own.
+    seeds: Count = 2  # Sets of trials, each with its own tasks.
 
 
 def _families() -> list[Any]:
     return [
         tasks.LinearRegression(n_context=12, d_in=3, noise=0.3),
         tasks.LinearRegression(n_context=20, d_in=5, noise=0.5),
-        tasks.LinearRegression(n_context=12, d_in=3, d_out=2, noise=0.3, pool=8),  # for candidates that need either
+        tasks.LinearRegression(n_context=12, d_in=3, d_out=2, noise=0.3, pool=8),  # for candidates that need these
     ]
 
 
@@ -69,7 +70,7 @@ def _subjects() -> list[str]:
 
 
 def _noisy(learner: Any, generator: Any, noise: float = NOISE) -> Any:
-    """A learner whose answers differ from call to call."""
+    """The learner with Gaussian noise on its answers, new at each call."""
     import torch
 
     def answered(context: Any, xq: Any) -> Any:
@@ -100,7 +101,7 @@ class Planted:
 
 
 def _answered(learner: Any, x: np.ndarray, y: np.ndarray, xq: np.ndarray) -> np.ndarray:
-    """Predictions for one task of arrays."""
+    """Predictions for one task, given as arrays."""
     import torch
 
     context = tasks.Context(*(torch.as_tensor(part)[None] for part in (x, y)))
@@ -108,7 +109,7 @@ def _answered(learner: Any, x: np.ndarray, y: np.ndarray, xq: np.ndarray) -> np.
 
 
 def _read_and_answered(learner: Any, prompt: str) -> str:
-    """The answer of a model of text that runs an algorithm on the numbers of a prompt in format compact."""
+    """Answer of a text model that runs the learner on the numbers of a prompt in format compact."""
     rows = [[float(number) for number in line.replace("->", ",").split(",") if number.strip()]
             for line in prompt.splitlines()]  # fmt: skip
     pairs, query = np.array(rows[:-1]), np.array(rows[-1:])
@@ -116,7 +117,7 @@ def _read_and_answered(learner: Any, prompt: str) -> str:
 
 
 def behind(adapter: str, learner: Any) -> Any:
-    """A learner asked as one of `ADAPTERS`."""
+    """The learner behind one of the `ADAPTERS`."""
     if adapter == "NumPy":
         return adapters.from_numpy(lambda x, y, xq: _answered(learner, x, y, xq))
     if adapter == "scikit-learn":
@@ -128,12 +129,12 @@ def behind(adapter: str, learner: Any) -> Any:
 
 
 def budget(tasks: int) -> int:
-    """Predictions that `identify` asks for with three parts of so many tasks of each condition."""
+    """Number of predictions that `identify` needs for three parts with ``tasks`` tasks of each condition."""
     return 3 * tasks * (1 + len(identification.CONDITIONS)) + 3
 
 
 def along(one: learners.Range, share: float) -> Any:
-    """The value at a share of a range; six is the largest whole number."""
+    """Value at a share of a range; whole numbers are at most 6."""
     if one.scale == "integer":
         return round(one.low + share * (min(one.high, 6) - one.low))
     if one.scale == "log":
@@ -142,7 +143,7 @@ def along(one: learners.Range, share: float) -> Any:
 
 
 def _drawn(candidate: identification.Candidate, generator: Any) -> dict[str, Any]:
-    """Parameters from the middle half of each range, one for each step where steps have sizes of their own."""
+    """Random parameters from the middle half of each range; one per step if steps have separate sizes."""
     import torch
 
     def drawn(one: learners.Range) -> Any:
@@ -155,7 +156,7 @@ def _drawn(candidate: identification.Candidate, generator: Any) -> dict[str, Any
 
 
 def _asked(seed: int, index: int, count: int) -> dict[str, Any]:
-    """One subject, asked for among the whole catalogue."""
+    """One trial: identify a subject among the whole catalogue."""
     name, families = _subjects()[index], _families()
     family = families[index // 3 % 2]
     known = {one.name: one for one in identification.candidates(family)}
@@ -166,7 +167,7 @@ def _asked(seed: int, index: int, count: int) -> dict[str, Any]:
         learner, truth = alien(name, family)
         asked: Any = learner
     else:
-        way = WAYS[index % len(WAYS[:-1]) if family.d_out == 1 else 0]  # texts and estimators have one target
+        way = WAYS[index % len(WAYS[:-1]) if family.d_out == 1 else 0]  # the other adapters have one target
         noise, truth = NOISE * (index % 6 == 5), name
         learner = known[name].build(**_drawn(known[name], stream(seed, "planted", index)))
         asked = _noisy(learner, stream(seed, "noise", index)) if noise else learner
@@ -186,7 +187,7 @@ def _asked(seed: int, index: int, count: int) -> dict[str, Any]:
 
 
 def _recorded(learner: Any, family: Any, count: int, seed: int, folder: Path) -> Any:
-    """A table of the learner's answers."""
+    """Learner that replays the recorded answers of ``learner``."""
     mean = [one for one in identification.candidates(family, sklearn=False) if one.name == "mean"]
     calls = folder / "calls.jsonl"
     identification.identify(adapters.record(learner, calls), family, mean, budget(count), seed)
@@ -196,7 +197,10 @@ def _recorded(learner: Any, family: Any, count: int, seed: int, folder: Path) ->
 def _false_names(
     found: identification.Identification, learner: Any, truth: str | None, known: Mapping[str, Any], family: Any
 ) -> list[str]:
-    """Names of an answer that are not the truth and differ from the learner on fresh tasks by more than it states."""
+    """Names in an answer that are not the truth and whose fitted candidates are too far from the learner.
+
+    They are too far if predictions on fresh tasks differ by more than the answer states.
+    """
     import torch
 
     from mesascope.identification.answering import answers, sizes, squared_differences
@@ -279,7 +283,7 @@ def _part(seeds: list[int], indices: np.ndarray, count: int) -> Arrays:
 
 
 def _of(r: Any, name: str, **said: bool) -> np.ndarray:
-    """A value of each trial: of those with a truth, without noise, or of aliens."""
+    """A value of each trial that has or lacks a truth, noise, or an alien, as in ``said``."""
     trials = r["trials"]
     are = {"truth": trials["has_truth"].astype(bool), "noise": trials["noise"] > 0,
            "alien": trials["way"] == WAYS.index("alien")}  # fmt: skip
@@ -294,13 +298,13 @@ def _share(id: str, sentence: str, read: Any, bound: Bound, why: str, at_least: 
 
 
 def _room(r: Any) -> np.ndarray:
-    """Distance of both differences of each control from their bounds, positive on the right side."""
+    """Distance of both differences of each control from their bounds; positive if the control holds."""
     found = study.stage("controls")(r)
     return np.stack([LEFT - np.abs(found["left"].ravel()), found["unrelated"].ravel() - UNRELATED], 1)
 
 
 def _shares(r: Any) -> list[Grid]:
-    """In percent of trials with a truth: named, ruled out, right family; and of all: a false name."""
+    """Percent of trials with a truth that are named, ruled out, or in the right family; of all, with a false name."""
     way, truth = _of(r, "way"), _of(r, "has_truth").astype(bool)
     rows = []
     for index in range(len(WAYS)):
@@ -311,7 +315,7 @@ def _shares(r: Any) -> list[Grid]:
 
 
 def _senses(r: Any) -> list[Grid]:
-    """Trials by sense of the answer: planted without noise and with it, aliens that a candidate equals, others."""
+    """Number of trials by kind of subject (rows) and sense of the answer (columns)."""
     said = {
         "planted": {"alien": False, "noise": False}, "planted, with noise": {"alien": False, "noise": True},
         "aliens that a candidate equals": {"alien": True, "truth": True},
@@ -325,7 +329,7 @@ _NAMING = "mesascope.identification.naming"
 
 
 def _with_noise(factor: float) -> Callable[[Any], Any]:
-    """Measurements that take ``factor`` times the learner's noise off."""
+    """Measurements that subtract ``factor`` times the learner's noise."""
 
     def wrong(init: Any) -> Any:
         def measured(self: Any, *arguments: Any) -> None:

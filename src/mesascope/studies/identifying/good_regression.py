@@ -37,8 +37,8 @@ rivals = stage(
 
 @frozen
 class GoodRegression:
-    tasks: Count = 20_000  # Tasks that losses are measured on.
-    budget: Count = 6000  # Predictions that each rival is asked for.
+    tasks: Count = 20_000  # Tasks for measuring losses.
+    budget: Count = 6000  # Predictions of each rival for `identify`.
     seeds: Count = 20  # Sets of tasks.
 
 
@@ -81,7 +81,7 @@ def _beside_descent(seeds: Sequence[int], settings: GoodRegression) -> Arrays:
 
 
 def _losses() -> list[Line]:
-    """Mean losses along descent and the network, and of the rivals beside their ends."""
+    """Mean losses by step and by layer, and losses of the rivals at the right end."""
     layers = np.arange(LAYERS + 1)
     means = {name: path[name].map(lambda losses: losses.mean(0), "mean") for name in ("descent", "network")}
     ends = rivals["loss"].map(lambda losses: np.repeat(losses.mean(0)[:, None], 4, 1), "mean")

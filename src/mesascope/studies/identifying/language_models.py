@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 FORMAT = "words-to-numbers"
-# Tokens of an answer: sign, digits, point, decimal and line end.
+# Maximum number of tokens of an answer: sign, digits, point, decimal and line end.
 TOKENS = 10
-# Learning rates of descent, and numbers of its steps.
+# Learning rates of gradient descent, and number of its steps.
 RATES = (1e-2, 1e-1)
 STEPS = 4
-# Tokens of a position that are compared: the likeliest.
+# Number of likeliest tokens that are compared at a position.
 _MOST = 10
 
 
@@ -58,11 +58,11 @@ def with_random_weights(model: adapters.LocalModel, seed: int) -> adapters.Local
 
 
 def overlaps(model: adapters.LocalModel, task: tasks.Episode, generator: torch.Generator) -> dict[str, list[float]]:
-    """Overlap of a model's ten likeliest tokens after a task's context with those under three changes.
+    """Overlap of a model's ten likeliest tokens after a task's context with those after three changes.
 
-    The share of common tokens is a mean over the tokens of the query's label, as in Shen et al. (2024). Changes are the
-    pairs in another order (``order``), no pairs (``none``), and no pairs after each step of gradient descent on them,
-    by learning rate (``descent``).
+    An overlap is the share of common tokens, averaged over the tokens of the query's label, as in Shen et al. (2024).
+    Changes are another order of the pairs (``order``), no pairs (``none``), and gradient descent on the pairs in place
+    of reading them, for each learning rate and step (``descent``).
     """
     import torch
 
@@ -95,7 +95,7 @@ def overlaps(model: adapters.LocalModel, task: tasks.Episode, generator: torch.G
 
 
 def _parted(model: adapters.LocalModel, before: str, text: str) -> tuple[list[int], int]:
-    """The tokens of both texts, and the number of those of the first."""
+    """Tokens of ``before + text``, and the number of tokens of ``before``."""
     return model.tokenizer(before + text)["input_ids"], len(model.tokenizer(before)["input_ids"])
 
 

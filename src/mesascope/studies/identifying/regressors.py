@@ -23,7 +23,7 @@ _LINE = 4
 
 # The name of the language model.
 MODEL = "model"
-# Regressors that take a batch of tasks; and those that take one task at a time, which are given all pairs alone.
+# Regressors that take a batch of tasks, and slow ones that take one task at a time and are fitted to all pairs only.
 LABELS = {
     "mean": "mean of labels", "last": "last label", "neighbour": "nearest neighbour", "neighbours": "3 neighbours",
     "kernel": "kernel ridge", "linear": "LinearRegression", "origin": "least squares", "bayes": "ridge, tuned",
@@ -39,14 +39,14 @@ def family() -> tasks.LinearRegression:
 
 
 def drawn(family: Any, count: int, seed: int, name: str) -> tasks.Episode:
-    """Tasks of a seed in double precision; each name has tasks of its own."""
+    """Tasks of a seed in double precision; each name has its own tasks."""
     import torch
 
     return family.sample(count, stream(seed, name)).to(torch.float64)
 
 
 def stream(seed: int, name: str, step: int = 0) -> torch.Generator:
-    """The generator of `mesascope.streams.stream`, which is imported when a study runs."""
+    """Same as `mesascope.streams.stream`, which is imported only when a study runs."""
     from mesascope.streams import stream
 
     return stream(seed, name, step)
@@ -54,19 +54,19 @@ def stream(seed: int, name: str, step: int = 0) -> torch.Generator:
 
 @functools.cache
 def words() -> adapters.NumberTokenizer:
-    """Numbers of one decimal."""
+    """Tokenizer of numbers with one decimal."""
     return adapters.NumberTokenizer(largest=19.9, decimals=1)
 
 
 def network(width: int, layers: int) -> nets.LanguageModelConfig:
-    """The architecture: layers of softmax attention with four heads and an MLP each."""
+    """Config of a language model: layers of softmax attention with four heads, each with an MLP."""
     attention = nets.AttentionConfig(width, 4)
     transformer = nets.CausalTransformerConfig(attention, layers, "softmax", mlp=4, layer_norm=True)
     return nets.LanguageModelConfig(transformer, len(words()), _LINE * (PAIRS + 1))
 
 
 def tokens_of(tasks: tasks.Episode) -> Tensor:
-    """The text ``(*batch, t)`` of each task with its query and the label of that: prompt, answer and end."""
+    """Tokens ``(*batch, t)`` of each task: the pairs, the query, and the query's label."""
     import torch
 
     (x, y), xq, yq = tasks
@@ -76,7 +76,7 @@ def tokens_of(tasks: tasks.Episode) -> Tensor:
 
 
 def label_loss(model: Any, tasks: tasks.Episode) -> Tensor:
-    """The cross-entropy of labels, each after the lines before it; one number a member of an ensemble."""
+    """Cross-entropy of each label given the lines before it; one number per member of an ensemble."""
     from torch.nn.functional import cross_entropy
 
     tokens = tokens_of(tasks)
@@ -96,7 +96,7 @@ def references() -> dict[str, Any]:
         "mean": learners.Mean(),
         "last": lambda context, xq: context.y[..., -1:, :].expand(*xq.shape[:-1], -1),
         "neighbour": learners.NearestNeighbours(1),
-        # The nearest alone where there are fewer than three.
+        # One neighbour if there are fewer than three pairs.
         "neighbours": lambda context, xq: learners.NearestNeighbours(3 if context.x.shape[-2] >= 3 else 1)(context, xq),
         "kernel": learners.KernelRidge("gaussian", 0.05, 2.0),
         "linear": learners.WithIntercept(learners.LeastSquares()),
@@ -106,7 +106,7 @@ def references() -> dict[str, Any]:
 
 
 def _error(learner: Any, context: Any, xq: Any, yq: Any) -> np.ndarray:
-    """A number a task."""
+    """Prediction minus target of the query of each task."""
     return (learner(context, xq) - yq).detach()[:, 0, 0].cpu().numpy()
 
 
@@ -123,7 +123,7 @@ def errors_by_pairs(model: Any, exact: tasks.Episode, read: tasks.Episode) -> di
 
 
 def errors_with_all(model: Any, exact: tasks.Episode, read: tasks.Episode) -> dict[str, np.ndarray]:
-    """With all pairs: of estimators that take a task at a time, and of the model where no pair has its own label."""
+    """Errors with all pairs, of the slow regressors and of the model with labels in reverse order (``shuffled``)."""
     from sklearn import ensemble, svm
 
     made = {

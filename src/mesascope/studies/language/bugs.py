@@ -1,4 +1,4 @@
-"""Bugs that the claims of language-mesa must notice: see `mesascope.study.Mutation`."""
+"""Bugs that the claims of language-mesa must detect: see `mesascope.study.Mutation`."""
 
 from __future__ import annotations
 

@@ -30,13 +30,13 @@ KINDS = {
     "mesa": ("trained", "mesa"), "mesa-gates": (0.8, "mesa with forget gates"),
 }  # fmt: skip
 HYBRIDS = [kind for kind in KINDS if kind != "softmax"]
-# Networks by their names: layers, and the factor of the width in their MLPs, if they have any.
+# Networks by name: layers, and width of the MLP relative to the token, or None without MLPs.
 SIZES = {"two": ("softmax, {0}", None), "four": ("softmax, {0}*3", 4)}
 ALONE = ("linear", "mesa")
 NUS = (0, 1, 2, 3)
 ALONE_LEARNED = ("alone-learned", "alone-reads")
-# Learning rates of the preset `small`, each kind's own, and each single layer's by nu: the best of those tried, on
-# other windows, after 300 to 400 steps. Forget gates train at the rate of their layer.
+# Learning rates of the preset `small` for each kind, and for single layers by nu: the best of those tried on other
+# windows, after 300 to 400 steps. Forget gates train at the rate of their layer.
 RATES: dict[str, dict[str, float]] = {
     "two": {"softmax": 0.024, "linear": 0.024, "delta": 0.012, "mesa": 0.012, "mesa-gates": 0.012},
     "four": {"softmax": 0.024, "linear": 0.024, "delta": 0.024, "mesa": 0.012, "mesa-gates": 0.012},
@@ -56,16 +56,16 @@ class LanguageMesa:
     """Training of the networks; the batch size is in windows."""
     accumulate: Count = 1  # Parts of a batch that run one after the other.
     autocast: Literal["none", "bfloat16"] = "none"  # Precision of activations while training.
-    tuned: bool = False  # Train each kind at a rate of its own, found on other windows, in place of training's.
-    seeds: Count = 3  # Networks trained of each kind, one a seed.
+    tuned: bool = False  # Train each kind at its own learning rate, tuned on other windows.
+    seeds: Count = 3  # Networks of each kind, one per seed.
     corpus: str = ""  # Folder that mesascope language prepare wrote; the sources of Python's standard library if empty.
-    part: str = ""  # Folder of the standard library that is read; all if empty.
+    part: str = ""  # Folder of the standard library to read; all if empty.
     width: Count = 64  # Width of a token.
     n_heads: Count = 4  # Heads of a layer.
     context: Annotated[int, msgspec.Meta(ge=32)] = 256  # Tokens of a window.
-    dpfp: study.Whole = 1  # Nu of the features of keys and queries, of layers other than softmax and single ones.
-    windows: Count = 1024  # Windows of other documents that networks are judged on, twice as long as the context.
-    watch_windows: Count = 32  # Windows of an evaluation while training.
+    dpfp: study.Whole = 1  # Nu of the features of keys and queries, except in softmax and single layers.
+    windows: Count = 1024  # Validation windows for judging networks, twice as long as the context.
+    watch_windows: Count = 32  # Windows for evaluations during training.
 
     def text(self, length: int, split: Literal["train", "validation"] = "train") -> language.TextWindows:
         """Windows of the corpus, which is prepared if it is missing."""
@@ -73,7 +73,7 @@ class LanguageMesa:
         return language.TextWindows(folder, length, split, language.open_corpus(folder).checksum)
 
     def network(self, layers: str, vocabulary: int, **options: Any) -> Any:
-        """A language model whose ridges do not decay, with gates or without; rotary positions are the default."""
+        """Config of a language model whose ridges do not decay; rotary positions are the default."""
         sizes = {"width": self.width, "n_heads": self.n_heads, "dpfp": self.dpfp}
         usual: dict[str, Any] = {**sizes, "tied": True, "positions": "rotary"}
         config = language.language_model_config(layers, vocabulary, self.context, **usual | options)
@@ -84,7 +84,7 @@ class LanguageMesa:
         return replace(self.training, learning_rate=RATES[size][kind]) if self.tuned else self.training
 
     def bands(self) -> dict[str, slice]:
-        """Ranges of tokens for mean losses, by name; early and late ones lie around those of the in-context score."""
+        """Ranges of tokens for mean losses, by name; early and late surround the tokens of the in-context score."""
         whole = self.context
         return {
             "loss": slice(whole), "early": slice(whole // 32, whole // 16),
@@ -155,12 +155,12 @@ def loss(size: str, name: str, band: str = "loss") -> Reading:
 
 
 def score(size: str, name: str) -> Reading:
-    """In-context score: the loss late in a context less that early in it."""
+    """In-context score: loss late in a context minus loss early in it."""
     return loss(size, name, "late") - loss(size, name, "early")
 
 
 def reach(size: str, name: str) -> Reading:
-    """Gain of the second half of the context from text further back than an eighth of it."""
+    """Increase of the loss in the second half of the context if only an eighth to a quarter of it is read before."""
     return loss(size, name, "cut") - loss(size, name, "end")
 
 
@@ -170,22 +170,22 @@ def _fall(size: str, name: str) -> Reading:
 
 
 def _less(kind: str, other: str, band: str = "loss") -> list[Reading]:
-    """Loss of one kind of layer below that of another (nats), one reading a size."""
+    """Loss of ``other`` minus loss of ``kind`` (nats), one reading per size."""
     return [loss(size, other, band) - loss(size, kind, band) for size in SIZES]
 
 
 def _alone_less(read: Callable[..., Reading], *band: str) -> list[Reading]:
-    """A reading of one mesa layer below that of a linear one, one reading a nu."""
+    """A reading of one linear layer minus that of one mesa layer, one per nu."""
     return [read("alone", f"linear {nu}", *band) - read("alone", f"mesa {nu}", *band) for nu in NUS]
 
 
 def _head(where: str, kind: str) -> Reading:
-    """Attention of the head that looks most at the token before."""
+    """Attention weight ``where`` of the first-layer head that attends most to the previous token."""
     return study.stage("copying", before="weight on the token before")[where, kind]
 
 
 def _copies(id: str, sentence: str, kinds: Iterable[str], source: Any) -> Claim:
-    """A head of the first layer copies the token before, in two-layer networks of each of these kinds."""
+    """Claim that a head of the first layer attends to the previous token, in two-layer networks of these kinds."""
     beyond = [_head("before", kind) - 0.3 for kind in kinds]
     beyond += [_head("before", kind) - _head("elsewhere", kind) for kind in kinds]
     words = "weight on the token before, less 0.3, and less the largest near it elsewhere"
@@ -194,7 +194,7 @@ def _copies(id: str, sentence: str, kinds: Iterable[str], source: Any) -> Claim:
 
 
 def _over_octave(size: str, name: str) -> Reading:
-    """Loss after an eighth to a quarter of the context, of cut texts over that of beginnings of texts."""
+    """Loss after an eighth to a quarter of the context: in cut texts, over that at the beginnings of texts."""
     beginning = study.stage(f"{size} by token")[name]
     return loss(size, name, "cut").map(nominal, "") / beginning.map(lambda losses: losses[:, -4], "")
 

@@ -10,14 +10,14 @@ import numpy as np
 from mesascope import language
 from mesascope.study import Arrays, Estimates
 
-# Pieces of the text that networks are judged on, each of windows beside each other, in place of documents.
+# Blocks of adjacent windows; they are the independent samples of the judged text, in place of documents.
 BLOCKS = 64
-# Tokens of the training text that are counted and searched.
+# Maximum number of training tokens to count and to search.
 COUNTED = 10_000_000
-# Windows that are searched for in them, by so many of their first tokens.
+# Number of windows to search for in these, and number of their first tokens to match.
 SEARCHED, PIECE = 64, 64
 
-# Networks by name, one a seed; and losses of each, ``(windows, tokens)``.
+# Networks by name, one per seed; and losses of each, ``(windows, tokens)``.
 Groups = Mapping[str, Sequence[Any]]
 Losses = Callable[[], Mapping[str, Sequence[Any]]]
 
@@ -31,7 +31,7 @@ def token_losses(groups: Groups, windows: Any) -> dict[str, list[Any]]:
 
 
 def banded(losses: Losses, bands: Mapping[str, slice], groups: Groups, windows: Any, context: int) -> Estimates:
-    """Losses on each piece of text by band of tokens, and those of `cut_losses` as band ``cut``."""
+    """Losses on each block by band of tokens, and those of `cut_losses` as band ``cut``."""
     read = {
         (band, name): [_by_block(own)[:, tokens].mean(1).numpy() for own in members]
         for name, members in losses().items()
@@ -59,7 +59,7 @@ def uniform(net: Any, windows: Any, vocabulary: int) -> Arrays:
 
 
 def cut_losses(net: Any, windows: Any, context: int) -> Any:
-    """Losses on the second half of a context after reading only an eighth to a quarter of it before each token."""
+    """Losses in the second half of the context, if only an eighth to a quarter of it is read before each token."""
     import torch
 
     eighth, half = context // 8, context // 2
@@ -71,7 +71,7 @@ def cut_losses(net: Any, windows: Any, context: int) -> Any:
 
 
 def _by_block(rows: Any) -> Any:
-    """Means over windows that lie beside each other, one row a block."""
+    """Means over adjacent windows, one row per block."""
     import torch
 
     return torch.stack([part.mean(0) for part in rows.tensor_split(min(BLOCKS, len(rows)))])
@@ -85,7 +85,8 @@ def _training_text(corpus: Any) -> np.ndarray:
 def pair_frequencies(corpus: Any, windows: Any) -> Arrays:
     """Cross-entropy of the bigram model on the first half of each window, in nats a token, as ``frequencies``.
 
-    Counts are of a part of the training text, with a prior of one token by the frequencies of all.
+    Pairs are counted in a part of the training text. The prior has the weight of one token, and the frequencies of
+    single tokens.
     """
     size, read = corpus.index.vocabulary, _training_text(corpus)
     pairs, counts = np.unique(read[:-1] * size + read[1:], return_counts=True)
@@ -99,7 +100,7 @@ def pair_frequencies(corpus: Any, windows: Any) -> Arrays:
 
 
 def seen(corpus: Any, windows: Any) -> Arrays:
-    """Percent of windows whose first `PIECE` tokens occur in the training text, of which a part is searched."""
+    """Percent of windows whose first `PIECE` tokens occur in the searched part of the training text."""
     dtype = corpus.index.dtype
     text = _training_text(corpus).astype(dtype).tobytes()
     pieces = windows[:: max(len(windows) // SEARCHED, 1), :PIECE].cpu().numpy().astype(dtype)
@@ -107,9 +108,10 @@ def seen(corpus: Any, windows: Any) -> Arrays:
 
 
 def copying(groups: Groups, windows: Any) -> Estimates:
-    """Weight on the token before, and the largest elsewhere near, of the first layer's head that looks most at it.
+    """Attention weights of the first-layer head that attends most to the previous token.
 
-    Elsewhere are the token itself and those two and three before it; on the first window of each piece of text.
+    ``before`` is its weight on the previous token, and ``elsewhere`` the largest of its weights on the token itself and
+    on those two and three before it. Each is a mean over the first window of a block.
     """
     read, name = windows[:: max(len(windows) // BLOCKS, 1)], "layers.0.attention.pattern"
 

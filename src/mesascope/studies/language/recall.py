@@ -19,24 +19,24 @@ from mesascope import language, learners, nets, records, study, tasks, training
 from mesascope.studies.common import kept_weights, plan
 from mesascope.study import Claim, Count, Figure, Mutation, Reading, Study, Training, above, below, beside, ours, stage
 
-# Kinds of layers, and that which has to recall what it does not see, with a name to show.
+# Kinds of layers with their labels; for recall also softmax with a window that is too short.
 KINDS = {"softmax": "softmax", "linear": "linear", "delta": "delta", "mesa": "mesa"}
 RECALLING = {**KINDS, "window": "softmax, window"}
-# Entries of a key and of a value of a head, whose state holds 256 numbers: a matrix of them, for mesa one of keys and
-# keys besides (253 in all), and of softmax as many keys and values as fit, or, without a window, all.
+# Sizes of keys and values. The state of a head has 256 numbers: a 16 x 16 matrix; for mesa an 11 x 12 and an 11 x 11
+# matrix (253); for softmax with a window, 8 keys and values. Softmax without a window keeps all keys and values.
 SIZES = dict.fromkeys(RECALLING, (16, 16)) | {"mesa": (11, 12)}
 WINDOW = 8
 OTHERS = ("linear", "delta")
 MATRICES = (*OTHERS, "mesa")
 SOLVED, FOUND = ("solved",), ("solved", "finds")
-# Learning rates of the preset `paper`, each kind's own: the best of those tried on sequences of another seed.
+# Learning rates of the preset `paper` for each kind: the best of those tried on sequences of another seed.
 RATES: dict[str, dict[str, float]] = {
     "recall": dict.fromkeys(RECALLING, 0.01),
     "copying": dict.fromkeys(KINDS, 0.01) | {"linear": 0.03},
     "languages": dict.fromkeys(KINDS, 0.01) | {"linear": 0.03, "mesa": 0.03},
     "regression": dict.fromkeys(KINDS, 0.03) | {"mesa": 0.01},
 }
-# Ridge regression with the ridge of the task's prior and noise, and with others, as factors of that ridge.
+# Ridges of ridge regression, relative to the ridge that the task's prior and noise give.
 RIDGES = {"least-squares": 1.0, "lower-ridge": 0.2, "higher-ridge": 5.0}
 cosine_plan = partial(plan, schedule="cosine", optimizer="adamw", weight_decay=0.01, clip=1.0)
 
@@ -48,10 +48,10 @@ languages, regression = stage("languages"), stage("regression", mse="error", **{
 @study.frozen
 class Recall:
     training: Training = cosine_plan(1000, 3e-3, batch=32, warmup_steps=100)  # Training of the networks.
-    tuned: bool = False  # Train each kind at a rate of its own, found on other sequences, in place of training's.
-    seeds: Count = 8  # Networks trained of each kind, one a seed.
-    tasks: Count = 500  # Sequences that they are judged on.
-    watch_tasks: Count = 64  # Sequences of an evaluation while training.
+    tuned: bool = False  # Train each kind at its own learning rate, tuned on other sequences.
+    seeds: Count = 8  # Networks of each kind, one per seed.
+    tasks: Count = 500  # Sequences for judging networks.
+    watch_tasks: Count = 64  # Sequences for evaluations during training.
     width: Count = 64  # Width of a token.
     n_heads: Count = 2  # Heads of a layer.
     pairs: Count = 24  # Pairs of recall and of regression.
@@ -59,7 +59,7 @@ class Recall:
     text: Count = 32  # Tokens that are copied.
     words: Count = 8  # Words of a sequence in an unknown language.
     d: Count = 8  # Width of an input of regression.
-    noise: study.Positive = 0.1  # Standard deviation of what is added to its targets.
+    noise: study.Positive = 0.1  # Standard deviation of the noise on the targets of regression.
 
     def plan(self, task: str, kind: str) -> Training:
         return replace(self.training, learning_rate=RATES[task][kind]) if self.tuned else self.training
@@ -129,7 +129,7 @@ def _judge_text(lab: study.Lab, settings: Recall, task: str, family: Any) -> dic
 
 
 def _judge_regression(lab: study.Lab, settings: Recall) -> dict[str, Any]:
-    """Squared errors of the last quarter of targets, beside those of ridge regression on the pairs before each."""
+    """Squared errors of networks on the last quarter of targets, and of ridge regression on the pairs before each."""
     family = tasks.FewShotSequence(settings.d, settings.pairs, noise=settings.noise, marked=True)
     shown, fresh = lab.draw(family, settings.watch_tasks, "watch"), lab.draw(family, settings.tasks, "eval")
     trained = {
@@ -185,7 +185,7 @@ def _shown(y: str, read: Callable[[str], Reading], kinds: Mapping[str, str] = KI
 
 
 def _exchanged(transformer: Callable[..., Any]) -> Any:
-    """Transformers of the next kind, so that networks are not what their names say."""
+    """Transformers of the next kind in place of the named one."""
     following = dict(zip(KINDS, [*KINDS][1:] + [*KINDS][:1], strict=True))
     return lambda self, kind, *given, **named: transformer(self, following.get(kind, kind), *given, **named)
 
@@ -212,7 +212,7 @@ def _repeated(sample: Callable[..., Any]) -> Any:
 
 
 def _mixed(sample: Callable[..., Any]) -> Any:
-    """Words whose symbols belong to many automata: those at each place are of another sequence."""
+    """Words with symbols of many automata: each position comes from another sequence."""
 
     def wrong(self: Any, *drawn: Any) -> Any:
         found = sample(self, *drawn)
