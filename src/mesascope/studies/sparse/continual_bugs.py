@@ -1,4 +1,4 @@
-"""Bugs that the claims of continual-mnist must notice: see `mesascope.study.Mutation`."""
+"""Bugs that the claims of continual-mnist must detect: see `mesascope.study.Mutation`."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ METHODS = ("SGD", "replay", "GEM", "MER", "Sync", "La-MAML", "sparse-La-MAML")
 LEARNED = ("La-MAML", "sparse-La-MAML")
 # Parameters of the network in the order of its state, and layer by layer.
 PARAMETERS = ("W1", "b1", "W2", "b2", "W3", "b3")
-# Looks at a task that is seen several times.
+# Evaluations during a task that is seen several times.
 LOOKS = 10
 # Retained accuracy, and backward transfer and interference, in percent, by stream: Table 4.5.
 TABLE, LEFT, RIGHT = map(study.printed, ("Table 4.5", "Fig. 4.3 left, centre", "Fig. 4.3 right"))
@@ -39,8 +39,8 @@ SPREADS = {
     "sparse-La-MAML": {"retained": (0.58, 0.72, 0.79), "transfer": (0.61, 0.63, 0.73)},
 }
 OF_FIVE = 4.604 / 5**0.5  # Student's t at 0.995 with 4 degrees of freedom
-# The best rates on streams of other seeds: of SGD, of replay with its glances, of GEM, of Sync's outer step, and
-# alpha_0 of sparse-La-MAML, whose masks learn at 1.
+# Best learning rates on streams of other seeds: SGD, replay (with its number of glances), GEM, Sync's outer step, and
+# alpha_0 of sparse-La-MAML, whose masks have the learning rate 1.
 TUNED = {
     "rotations": (0.01, (0.3, 1), 0.1, 0.3, 0.15),
     "permutations": (0.03, (0.1, 5), 0.1, 0.03, 0.08),
@@ -50,24 +50,24 @@ TUNED = {
 
 @study.frozen
 class ContinualMnist:
-    dataset: str = "mnist"  # Digits: mnist, or digits, which need no download.
+    dataset: str = "mnist"  # Dataset: mnist, or digits, which needs no download.
     size: Count = 28  # Pixels of a side.
     tasks: Count = 20  # Tasks of rotations and permutations.
     many_tasks: Count = 100  # Tasks of many permutations.
     samples: Count = 1000  # Training images of a task.
     many_samples: Count = 200  # Training images of a task of many permutations.
-    queries: Count = 1000  # Images of a task that accuracy is measured on.
+    queries: Count = 1000  # Test images of a task.
     width: Count = 100  # Units of each hidden layer.
-    widths: tuple[Count, ...] = (25, 50, 100, 200)  # Units of each hidden layer of the networks of several sizes.
-    mer_batches: Count = 5  # Times that MER goes over each image.
-    passes: Count = 10  # Times that a task is seen in the study of several passes.
-    pass_tasks: Count = 5  # Tasks of the study of several passes.
+    widths: tuple[Count, ...] = (25, 50, 100, 200)  # Units of each hidden layer, in the comparison of sizes.
+    mer_batches: Count = 5  # Number of passes of MER over each image.
+    passes: Count = 10  # Passes over a task in the training with several passes.
+    pass_tasks: Count = 5  # Tasks of the training with several passes.
     seeds: Count = 10  # Streams and networks.
-    side_seeds: Count = 8  # Streams and networks of the studies of several sizes and of several passes.
+    side_seeds: Count = 8  # Streams and networks of both these comparisons.
 
 
 def methods(stream: str, mer_batches: int) -> dict[str, Any]:
-    """Methods with settings of Gupta et al. (2020) and von Oswald (2024) for a stream, rates tuned on other seeds."""
+    """Methods for a stream, as in Gupta et al. (2020) and von Oswald (2024); rates are tuned on other seeds."""
     many = stream == "many permutations"
     memory, glances = (500, 10) if many else (200, 5)
     look_ahead: dict[str, Any] = {"memory": memory, "glances": glances}
@@ -113,7 +113,7 @@ def measure(lab: study.Lab, settings: ContinualMnist) -> None:
 
 
 def _table(found: Mapping[tuple[str, str], Any]) -> Arrays:
-    """In percent: accuracy at the end, and the same less that just after each task; means over tasks."""
+    """Retained accuracy, and retained accuracy minus that just after each task, in percent; means over tasks."""
 
     def mean(less: float) -> np.ndarray:
         rows = [[found[stream, method] for method in METHODS] for stream in STREAMS]
@@ -143,7 +143,7 @@ def _overlap(lab: study.Lab, streams: Mapping[str, tuple[Any, int]]) -> Arrays:
 
 
 def _widths(settings: ContinualMnist, found: Sequence[Any]) -> Arrays:
-    """Percent of all weights closed at the end, and retained accuracy."""
+    """Percent of all weights closed at the end, and retained accuracy, by width."""
     closed = []
     for width, one in zip(settings.widths, found, strict=True):
         sizes = np.array([settings.size**2 * width, width * width, 10 * width])
@@ -167,7 +167,7 @@ def _of(quantity: str, method: str) -> Reading:
 
 
 def _above(methods: Sequence[str], others: Sequence[str]) -> Reading:
-    """Points of retained accuracy of each method above each other, by seed, and pair and stream."""
+    """Retained accuracy of each of ``methods`` minus that of each of ``others`` (points), by seed, pair and stream."""
     pairs = [_of("retained", method) - _of("retained", other) for method in methods for other in others]
     return beside(pairs, f"points of retained accuracy of {' and '.join(methods)} above {' and '.join(others)}")
 
@@ -179,7 +179,7 @@ def _closed(method: str) -> Reading:
 
 
 def _at_switches(shares: np.ndarray) -> np.ndarray:
-    """Points that close in the first tenth of a task, less those in the last, mean over tasks but the first."""
+    """Rise of the closed percentage in the first tenth of a task, minus that in its last; mean over later tasks."""
     closed = 100 * shares[:, :, ::2].mean(2)
     steps = np.diff(closed, axis=1).reshape(len(closed), -1, LOOKS)
     return (steps[:, 1:, 0] - steps[:, 1:, -1]).mean(1)
@@ -196,7 +196,7 @@ def _printed(quantity: str, method: str, name: str) -> Claim:
 
 
 def _bar(quantity: str, stream: str) -> Lines:
-    """Each seed's number, and what the table prints."""
+    """Values of each seed, and the printed values."""
     place = STREAMS.index(stream)
     known = {METHODS.index(name): numbers[quantity][place] for name, numbers in PRINTED.items()}
     label = {"retained": "retained accuracy (%)", "transfer": "backward transfer (points)"}[quantity]
@@ -210,7 +210,7 @@ def _bar(quantity: str, stream: str) -> Lines:
 
 
 def _shares(training: str, title: str = "", looks: int = 1) -> Lines:
-    """Percent closed of each parameter along tasks."""
+    """Percent of each parameter's entries that are closed, along tasks."""
     shares = stage(training)["closed"].map(lambda shares: 100 * shares, "percent closed")
     along = shares.map(lambda shares: np.arange(shares.shape[1]) / looks, "tasks")
     shades = np.linspace(0, 1, len(PARAMETERS))

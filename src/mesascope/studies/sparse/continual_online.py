@@ -26,15 +26,15 @@ METHODS = {
     "maml": "C-MAML", "sparse-maml": "sparse-C-MAML", "sparse-relu-maml": "sparse-ReLU-C-MAML",
 }  # fmt: skip
 MASKED = ("sparse-maml", "sparse-relu-maml")
-# Optimisers of baselines with their rates; inner rates of the others, and rates of what they learn besides. All are the
-# best on streams of other seeds.
+# Optimisers and learning rates of the baselines: the best on streams of other seeds.
 DESCENT: dict[str, tuple[Any, float]] = {
     "online-sgd": ("sgd", 0.2), "online-adam": ("adam", 3e-3), "fine-tuning": ("sgd", 0.1),
 }  # fmt: skip
-# Initial deviation, rate and draws of the weights of Bayesian gradient descent, tuned likewise.
+# Initial standard deviation, learning rate and draws of the weights of Bayesian gradient descent; and, for each
+# variant of continual MAML, inner learning rate and learning rate of masks or rates. Both are tuned likewise.
 BAYES = (0.02, 500.0, 2)
 TUNED = {"maml": (0.1, 0.0075), "sparse-maml": (0.2, 0.02), "sparse-relu-maml": (0.05, 0.003)}
-# Parts of a stream that are averaged over.
+# Number of parts of a stream; curves show the mean of each part.
 PARTS = 20
 BEFORE = Training(500, 2, learning_rate=1e-3, schedule="constant", evaluate_every=500)
 
@@ -42,18 +42,18 @@ BEFORE = Training(500, 2, learning_rate=1e-3, schedule="constant", evaluate_ever
 @study.frozen
 class ContinualOnline:
     domains: tuple[str, ...] = ("omniglot", "omniglot", "mnist", "fashion-mnist")
-    """Datasets that tasks are drawn from, each as likely as it is often named."""
-    stays: tuple[study.Share, ...] = (0.9, 0.98)  # Probabilities that a task goes on, one for each kind of stream.
+    """Datasets of the tasks; a dataset named twice is twice as likely."""
+    stays: tuple[study.Share, ...] = (0.9, 0.98)  # Probabilities that a task continues, one per kind of stream.
     steps: Count = 1000  # Batches of a stream.
     ways: Count = 10  # Classes of a task.
     shots: Count = 5  # Images of each class in a batch.
     architecture: Literal["convnet4", "resnet12", "mlp"] = "convnet4"  # The network: convnet4 or mlp.
     width: Count = 16  # Its filters, or units.
     size: Count = 28  # Pixels of a side.
-    inner_lr: Positive | None = None  # Learning rate of the fast weights; each method's own, tuned elsewhere, if None.
+    inner_lr: Positive | None = None  # Learning rate of the fast weights; each method's tuned rate if None.
     inner_steps: Count = 5  # Steps of the fast weights on a batch.
-    threshold: Positive = 1.5  # Loss above that of fresh weights by which a switch is noticed.
-    before: str = "omniglot"  # Dataset whose training part weights are meta-learned on before the stream.
+    threshold: Positive = 1.5  # A new task is detected if a restart lowers the loss by this.
+    before: str = "omniglot"  # Dataset, its training part, for meta-learning before the stream.
     pretraining: Training = BEFORE  # Meta-learning before the stream.
     seeds: Count = 8  # Streams and networks.
 
@@ -62,7 +62,7 @@ class ContinualOnline:
             refuse("stays", "hold a probability", self.stays, "pass (0.9,), say")
 
     def source(self, stay: float) -> Any:
-        """Streams of tasks that go on with a probability."""
+        """Streams whose tasks continue at each step with probability ``stay``."""
         return tasks.SwitchingImages(stay, self.ways, self.shots, self.domains, self.size, "test")
 
     def network(self) -> nets.ClassifierConfig:
@@ -70,7 +70,7 @@ class ContinualOnline:
         return nets.ClassifierConfig(self.architecture, self.width, size=self.size, classes=self.ways)
 
     def learner(self, method: str) -> meta.MetaLearnerConfig:
-        """The network and a method of its inner steps."""
+        """Config of the network and the method of its inner steps."""
         rate = TUNED[method][0] if self.inner_lr is None else self.inner_lr
         return meta.MetaLearnerConfig(self.network(), method, rate, self.inner_steps)
 
@@ -91,7 +91,7 @@ def measure(lab: study.Lab, settings: ContinualOnline) -> None:
 
 
 def _before(lab: study.Lab, settings: ContinualOnline, name: str) -> list[Any]:
-    """Learners of a method, one a seed, that meta-learned on other classes."""
+    """Learners of a method that meta-learned on other classes, one per seed."""
     family = tasks.FewShotImages(settings.before, settings.ways, 1, 4, settings.size)
     groups = [ParameterGroup(("method.*",), learning_rate=TUNED[name][1])] if name in MASKED else []
     plan, loss = settings.pretraining, meta.outer_loss
@@ -111,9 +111,9 @@ def _method(settings: ContinualOnline, name: str) -> tuple[Any, Any]:
 
 
 def _percent(told: Mapping[str, np.ndarray], first: np.ndarray, ways: int, masked: bool) -> Arrays:
-    """Accuracy before learning, and share closed where masks are learned, over parts of a stream, in percent.
+    """Accuracy before learning and, for learned masks, closed share, by part of a stream, in percent.
 
-    ``total`` is the accuracy on all of it, ``surprised`` that on first batches of tasks above chance.
+    ``total`` is the accuracy on the whole stream, ``surprised`` that on first batches of tasks minus chance.
     """
     keys, accuracy = ("accuracy", "closed") if masked else ("accuracy",), told["accuracy"]
     parts = {key: 100 * np.stack([one.mean(1) for one in np.array_split(told[key], PARTS, 1)], 1) for key in keys}
@@ -131,7 +131,7 @@ def _totals(r: Any, names: Iterable[str] = METHODS) -> dict[str, dict[str, np.nd
 
 
 def _each(key: str, words: str, *names: str) -> Reading:
-    """Numbers of methods by seed, and stream and method."""
+    """Numbers of methods, ``(seeds, streams * methods)``."""
 
     def read(r: Any) -> np.ndarray:
         return np.stack([study.stage(f"{name} {s}")[key](r) for s in _stays(r) for name in names], axis=1)

@@ -42,9 +42,9 @@ def follow(
 
     Args:
         seeds: of networks and streams; the run's if None.
-        batch: examples of a step.
-        passes: how often each task is seen before the next.
-        looks: how often in a task accuracy and closed entries are logged.
+        batch: number of examples per step.
+        passes: number of passes over each task before the next.
+        looks: number of evaluations per task of accuracy and closed entries.
     """
     from mesascope.streams import stream
     from mesascope.training.family import stacked
@@ -73,14 +73,14 @@ def follow(
 
 
 def _fit(state: Any, batches: Callable[[int], Any], plan: Training) -> Callable[..., Ensemble]:
-    """Training for `Lab.resumed`."""
+    """Function ``go`` of `Lab.resumed`."""
     return lambda log, checkpoints, bar: training.fit(
         state, batches, plan, evaluate=log, checkpoints=checkpoints, observe=bar
     )
 
 
 def _watches(state: meta.ContinualState, drawn: tasks.Episode, steps: int) -> list[Any]:
-    """For each member, its accuracy on the present task, which takes so many steps, and its closed shares."""
+    """Watch of each member: accuracy on the current task (tasks take ``steps`` steps each), and closed shares."""
 
     def look(member: int, net: Any) -> dict[str, float]:
         task = max(state.step - 1, 0) // steps
@@ -99,9 +99,9 @@ def _followed(curves: Arrays, at_the_end: Tensor, looks: int) -> Arrays:
 
 
 class Streams:
-    """The state of several learners, each on a stream of so many batches of its own.
+    """State of the training of several learners, each on its own stream of ``steps`` batches.
 
-    ``told`` contains the metrics of each batch by name, ``(members, steps)``, nan before their step.
+    ``told`` has the metrics of each batch by name, ``(members, steps)``; they are nan for batches still to come.
     """
 
     def __init__(self, states: Sequence[Any], steps: int) -> None:
@@ -135,7 +135,7 @@ class Streams:
         return named
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Go on from what `tensors` gave."""
+        """Continue from a checkpoint of `tensors`."""
 
         def under(kind: object) -> dict[str, Tensor]:
             return {key.removeprefix(f"{kind}/"): one for key, one in tensors.items() if key.startswith(f"{kind}/")}
@@ -148,7 +148,7 @@ class Streams:
 def follow_batches(
     lab: study.Lab, name: str, method: Any, network: Any, streams: Sequence[tasks.ImageStream], start: str, starts: Any
 ) -> dict[str, np.ndarray]:
-    """Metrics of each batch before it is learned from, ``(seeds, steps)`` by name, one stream a seed.
+    """Metrics of each batch before the learner trains on it, ``(seeds, steps)`` by name, one stream per seed.
 
     ``start`` names the training that networks start from, with their weights in ``starts``; it may be empty.
     """
