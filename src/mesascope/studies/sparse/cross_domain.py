@@ -19,7 +19,7 @@ from mesascope.study import Claim, Figure, Reading, Study, above, frozen, ours, 
 
 TABLE = "Table 4.4"
 COMPARED = {name: few_shot.METHODS[name] for name in ("maml", "anil", "boil", "sparse-maml", "sparse-relu-maml")}
-# Methods that are measured before they learn, too.
+# Methods that are also measured before meta-learning.
 CONTROLS = ("maml", "sparse-maml")
 UNTRAINED = tuple(f"untrained {name}" for name in CONTROLS)
 SHOWN = COMPARED | {f"untrained {name}": f"{COMPARED[name]},\nuntrained" for name in CONTROLS}
@@ -29,9 +29,9 @@ CARRIES = ("learns", "carries-over")
 @frozen
 class CrossDomain(FewShot):
     domains: tuple[str, ...] = ("mnist", "fashion-mnist", "digits")
-    """Datasets that tasks are drawn from after meta-learning, besides the one of meta-learning."""
+    """Datasets of the test tasks, besides the dataset of meta-learning."""
     domain_ways: Annotated[int, msgspec.Meta(ge=2)] = 5  # Classes of their tasks.
-    turned: bool = False  # Count images turned by quarters as classes of their own there.
+    turned: bool = False  # There, images turned by 90, 180 and 270 degrees are further classes.
 
     def __post_init__(self) -> None:
         if not self.domains:
@@ -70,7 +70,7 @@ def padded(drawn: tasks.Episode, ways: int) -> tasks.Episode:
 
 
 def _elsewhere(r: Any) -> dict[str, Any]:
-    """Accuracies on the datasets of no meta-learning, by stage."""
+    """Accuracies on datasets without meta-learning, by stage."""
     return {name: r[name] for name in r if name.startswith("on ")}
 
 

@@ -28,11 +28,11 @@ TUNED = {
     "maml": 0.1, "anil": 2.0, "boil": 0.2, "meta-sgd": 0.2, "exp-maml": 0.1, "sparse-relu-maml": 0.2,
     "sparse-maml": 0.4, "sparse-maml-plus": 0.4, **dict.fromkeys(OTHERS, 0.1),
 }  # fmt: skip
-# Methods that learn initial weights alone, and methods that learn rates or matrices, at `rate_lr`. Others learn masks.
+# Methods that learn only initial weights, and methods that learn rates or matrices with `rate_lr`. Others learn masks.
 _FIXED = ("maml", "anil", "boil")
 _RATES = ("meta-sgd", "exp-maml", "sparse-relu-maml", *OTHERS)
 OUTER = Training(1500, 2, learning_rate=1e-3, schedule="constant", evaluate_every=150)
-# The embedded digits and a network of three layers: seconds, and no download.
+# Digits and a network of three layers: takes seconds and needs no download.
 QUICK: dict[str, Any] = {
     "dataset": "digits", "ways": 5, "queries": 5, "architecture": "mlp", "width": 32, "size": 8,
     "training": Training(200, 4, learning_rate=3e-3, schedule="constant", evaluate_every=50),
@@ -59,11 +59,11 @@ class Recipe(NamedTuple):
 
 
 def recipe_of(method: str, settings: FewShot) -> Recipe:
-    """The recipe of a method on coloured images of miniImageNet's size; a tuned one on others.
+    """Recipe of a method: published for images of miniImageNet's size, tuned by us for smaller images.
 
-    Sparse methods have the recipe of von Oswald (2024), MAML, ANIL and Meta-SGD that of Finn et al. and Li et al. on
-    miniImageNet (Meta-SGD and exp-MAML to second order, as von Oswald (2024) has gradient modulation), BOIL that of Oh
-    et al. with his rate. With ResNet-12, all have the settings of von Oswald (2024). Rates of the others are ours.
+    Sparse methods, and all methods with ResNet-12, have the recipe of von Oswald (2024). On miniImageNet, MAML, ANIL
+    and Meta-SGD have those of Finn et al. and Li et al., and BOIL that of Oh et al. with the rate of von Oswald (2024).
+    Meta-SGD and exp-MAML are of second order, as in von Oswald (2024). Rates of the others are ours.
     """
     one_shot = settings.shots == 1
     if settings.architecture == "resnet12":
@@ -94,17 +94,17 @@ class FewShot:
     order: Annotated[int, Meta(ge=1, le=2)] | None = 1  # Order of outer gradients; each method's own if None.
     mask_lr: Positive = 0.0075  # Learning rate of the masks.
     rate_lr: Positive = 0.003  # Learning rate of learned rates, and of their exponents.
-    training: Training = OUTER  # The outer loop.
-    tasks: Count = 400  # Tasks of new classes that accuracy is measured on.
-    watch_tasks: Count = 40  # Tasks that accuracy is measured on while networks train.
-    seeds: Count = 8  # Networks trained, one a seed.
+    training: Training = OUTER  # Training of the outer loop.
+    tasks: Count = 400  # Tasks of new classes for measuring accuracy.
+    watch_tasks: Count = 40  # Tasks for evaluations during training.
+    seeds: Count = 8  # Networks trained, one per seed.
 
     def family(self, part: Literal["train", "validation", "test"] = "train") -> Any:
-        """Tasks of the classes of a part."""
+        """Tasks with the classes of a part of the dataset."""
         return tasks.FewShotImages(self.dataset, self.ways, self.shots, self.queries, self.size, part)
 
     def learner(self, method: str) -> meta.MetaLearnerConfig:
-        """The network and a method of its inner steps."""
+        """Config of the network and the method of its inner steps."""
         network = nets.ClassifierConfig(self.architecture, self.width, self.in_channels, self.size, self.ways)
         rate, steps, order = recipe_of(method, self)
         return meta.MetaLearnerConfig(
@@ -113,7 +113,7 @@ class FewShot:
         )  # fmt: skip
 
     def outer(self, method: str) -> Training:
-        """The outer loop of a method: sparse-MAML+ takes half as many steps again on miniImageNet, of SGD."""
+        """Training of a method's outer loop; on miniImageNet, sparse-MAML+ takes 1.5 times as many steps, by SGD."""
         if method == "sparse-maml-plus" and self.inner_steps is None:
             plan = {"optimizer": "sgd", "momentum": 0.9, "learning_rate": 0.0075}
             return dataclasses.replace(self.training, steps=self.training.steps * 3 // 2, **plan)
@@ -121,7 +121,7 @@ class FewShot:
 
 
 def meta_trained(lab: study.Lab, name: str, settings: FewShot, method: str, **changes: Any) -> list[Any]:
-    """Networks that a method meta-learned, one a seed; stage ``name`` has accuracy and closed shares by step."""
+    """Networks meta-learned by a method, one per seed; stage ``name`` has accuracy and closed shares by step."""
     rate = settings.rate_lr if method in _RATES else settings.mask_lr
     groups = [] if method in _FIXED else [ParameterGroup(("method.*",), learning_rate=rate)]
     return lab.train(
@@ -139,9 +139,10 @@ def untrained(lab: study.Lab, settings: FewShot, method: str) -> list[Any]:
 
 
 def watched(drawn: tasks.Episode) -> Callable[[Any], dict[str, float]]:
-    """Accuracy on tasks, the share closed of each layer where masks or rates are learned, and exp-MAML's mean rates.
+    """Function that returns the accuracy, closed shares for learned masks or rates, and exp-MAML's mean rates.
 
-    Layers count from 0; besides, ``closed`` is the share of all entries, and ``closed bias`` that of the last bias.
+    ``closed 0`` is the closed share of the first layer's weights, and so on, ``closed bias`` that of the last bias, and
+    ``closed`` that of all entries.
     """
 
     import torch
@@ -171,14 +172,14 @@ def accuracy_by_task(learner: Any, drawn: tasks.Episode, at_once: int = 20) -> n
     found = []
     for start in range(0, len(drawn.xq), at_once):
         part = drawn.part(start, start + at_once)
-        with drawing_from(0, "hits", start, part.xq.device):  # what a method draws to adapt
+        with drawing_from(0, "hits", start, part.xq.device):  # for methods that draw random numbers
             scores = learner(part.context, part.xq)[..., : part.yq.shape[-1]]
         found.append(tasks.accuracy(scores, part.yq))
     return torch.cat(found).cpu().numpy()
 
 
 def own_tasks(lab: study.Lab, family: Any, count: int, name: str = "eval") -> Callable[[int], tasks.Episode]:
-    """Function that draws the test tasks of the network at a place: no two networks share the error of their tasks."""
+    """Function that draws test tasks for the network at a place; they differ, so that errors are independent."""
     return lambda place: lab.draw(family, count, f"{name} {place}")
 
 
@@ -193,7 +194,7 @@ def accuracies(groups: Mapping[str, Sequence[Any]], fresh: Callable[[int], tasks
 
 
 def by_seed(numbers: Mapping[str, Sequence[Any]]) -> Arrays:
-    """A number a seed by name."""
+    """Arrays with one number per seed, by name."""
     return Arrays(numbers, **dict.fromkeys(numbers, "seed"))
 
 
@@ -204,9 +205,9 @@ def learns(accuracy: Reading) -> Claim:
 
 
 def points_above(name: str, *others: str, of: Any = lambda r: [r["accuracy"]], names: Any = METHODS) -> Reading:
-    """Points of accuracy of a method above others, by seed, and kind of task and other.
+    """Accuracy of a method minus that of others (points), by seed, and by kind of task and other method.
 
-    ``of`` returns accuracies by method for each kind of task from the results; ``names`` are words for methods.
+    ``of`` takes the results and returns the accuracies by method for each kind of task; ``names`` are labels.
     """
     words = f"points of accuracy of {names.get(name, name)} above {' and '.join(names.get(own, own) for own in others)}"
     return Reading(words, lambda r: np.stack([one[name] - one[own] for one in of(r) for own in others], axis=1))
@@ -215,8 +216,9 @@ def points_above(name: str, *others: str, of: Any = lambda r: [r["accuracy"]], n
 def controls(settings: FewShot, learners: Sequence[Any], drawn: tasks.Episode) -> Arrays:
     """Points of accuracy above chance with permuted context labels, by seed, and percentages of tasks.
 
-    The labels of task i are shifted by i: a learner that uses its context only is as accurate as chance. ``seen`` is
-    the percentage of queries seen before, ``ordered`` that of pairs of labels in the order of their classes.
+    The labels of task i are shifted by i: a learner that uses only its context is as accurate as chance. ``seen`` is
+    the percentage of query images in their context or in the training images, ``ordered`` that of pairs of labels in
+    the order of their classes.
     """
     import torch
 
@@ -266,7 +268,7 @@ SHUFFLED = Claim(
 
 
 def masks_learn(*trainings: str) -> Claim:
-    """Control of trainings, by the first word of their stages: masks that are not applied have no gradient."""
+    """Control: closed shares change in trainings with these names; masks that are not applied get no gradient."""
 
     def moved(r: Any) -> np.ndarray:
         closed = [r[name]["closed"] for name in r if name.split()[0] in trainings]
@@ -323,7 +325,7 @@ def no_gradient(gradients: Any) -> Any:
 
 
 _HERE = "mesascope.studies.sparse.few_shot"
-# Bugs that every few-shot study must notice.
+# Bugs that few-shot studies must detect.
 LEAK = Mutation("queries are the images of the context", "mesascope.studies.lab:Lab.draw", _queries_of_context)
 TRAINING_PART = Mutation(
     "test tasks are of training images",

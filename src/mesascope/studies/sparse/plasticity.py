@@ -21,7 +21,7 @@ METHODS = {"maml": "MAML", "sparse-maml": "sparse-MAML"}
 @frozen
 class Plasticity(FewShot):
     lengths: tuple[Count, ...] = (5, 15, 25)  # Numbers of inner steps.
-    rates: tuple[Positive, ...] = (0.05, 0.1, 0.2, 0.4)  # Inner learning rates, each of inner_steps steps.
+    rates: tuple[Positive, ...] = (0.05, 0.1, 0.2, 0.4)  # Inner learning rates, each with inner_steps steps.
 
 
 def measure(lab: study.Lab, settings: Plasticity) -> None:
@@ -53,7 +53,7 @@ LONGER, LARGER = "most steps less fewest", "largest rate less smallest"
 
 
 def _gain(points: Reading, ends: str) -> Reading:
-    """Points at the largest value above the smallest, by seed."""
+    """Points at the largest value minus points at the smallest, by seed."""
     return points.map(lambda numbers: numbers[:, -1] - numbers[:, 0], f"{points}, {ends}")
 
 

@@ -20,9 +20,9 @@ from mesascope.study import Claim, Figure, Line, Lines, Reported, Share, above, 
 
 TABLE, FIGURE = "Table 4.1", "Fig. 4.1"
 SECTION = "section 4.3.3"
-# Images of each class in two more trainings of masks, as section 4.3.2 compares.
+# Images of each class in two more trainings of masks, for the comparison in section 4.3.2.
 SHOTS = (1, 5)
-# Trainings from masks of which few, half and many are closed at the start, with the roles of their lines.
+# Trainings in which few, half and many masks are closed at the start, with the roles of their lines.
 STARTS = {"few-closed": 0.9, "sparse-maml": "trained", "many-closed": 0.2}
 
 
@@ -36,8 +36,8 @@ WORDS = METHODS | OTHERS
 @frozen
 class Sparse(FewShot):
     methods: tuple[Method, ...] = get_args(Method)  # Methods to compare.
-    few_closed: Share = 0.1  # Share of the masks that starts closed in one more training.
-    many_closed: Share = 0.9  # The same in another training.
+    few_closed: Share = 0.1  # Share of masks that are closed at the start of one more training.
+    many_closed: Share = 0.9  # The same for another training.
 
     def __post_init__(self) -> None:
         if "sparse-maml" not in self.methods:
@@ -48,7 +48,7 @@ def measure(lab: study.Lab, settings: Sparse) -> None:
     groups = {name: few_shot.meta_trained(lab, name, settings, name) for name in settings.methods}
     for name, closed in (("few-closed", settings.few_closed), ("many-closed", settings.many_closed)):
         groups[name] = few_shot.meta_trained(lab, name, settings, "sparse-maml", closed=closed)
-    for shots in SHOTS:  # one of which may be the run's own, and is trained once
+    for shots in SHOTS:  # if one is the run's own setting, it is trained once
         few_shot.meta_trained(lab, f"{shots}-shot", replace(settings, shots=shots), "sparse-maml")
     fresh = few_shot.own_tasks(lab, settings.family("test"), settings.tasks)
     lab.stage("accuracy", few_shot.accuracies, groups, fresh)
@@ -62,7 +62,7 @@ def _layers_of(curves: Any) -> int:
 
 
 def _by_layer(curves: Any) -> list[np.ndarray]:
-    """Percent of each layer's weights that is closed, by seed and evaluation."""
+    """Percent of each layer's weights that are closed, by seed and evaluation."""
     return [100 * curves[f"closed {layer}"] for layer in range(_layers_of(curves))]
 
 
@@ -80,7 +80,7 @@ def _layers(r: Any) -> list[Line]:
 
 
 def _starts(column: str, **limits: Any) -> Lines:
-    """Percent over training, from each start."""
+    """A logged share, in percent, by outer step, for each share of masks closed at the start."""
 
     def lines(r: Any) -> list[Line]:
         return [Line(r[name]["step"], 100 * r[name][column], role, f"{100 * r[name]['closed'][0, 0]:.0f} %")

@@ -17,7 +17,7 @@ from mesascope.study import Arrays, Claim, Lines, Mutation, Study, above, below,
 
 SECTION = "section 4.3.3"
 COMPARED = {"sparse-relu-maml": "sparse-ReLU-MAML", "sparse-maml": "sparse-MAML", "sparse-maml-plus": "sparse-MAML+"}
-# Pairs of draws that are compared.
+# Number of pairs of draws to compare.
 DRAWS = 20
 
 accuracy, closed = stage("accuracy", **{"sparse-maml": "accuracy of sparse-MAML in percent"}), stage("closed")
@@ -38,7 +38,7 @@ def measure(lab: study.Lab, settings: FewShot) -> None:
 
 
 def _drawn(trained: list[Any], before: list[Any]) -> Arrays:
-    """Percent of entries that are open in one of two draws alone, before and after; mean |sigma|, which starts at 1."""
+    """Percent of entries that differ between two drawn masks, before and after meta-learning; mean |sigma| after it."""
     return few_shot.by_seed({
         "differ before": [_differ(one) for one in before],
         "differ after": [_differ(one) for one in trained],
@@ -68,7 +68,7 @@ def _before_and_after(both: Any, y: str) -> Lines:
 
 
 def _at_the_mean(underlying: Any) -> Any:
-    """Numbers m without noise."""
+    """Underlying numbers m at the mean, without noise."""
     return lambda self, parameters: {
         name: self.maps[key] @ self.mu + self.numbers[key]
         for name, key in ((name, name.replace(".", "/")) for name in parameters)
