@@ -1,4 +1,4 @@
-"""Bugs that claims of several studies of sequences must notice: see `mesascope.study.Mutation`."""
+"""Bugs that claims of several studies of sequences must detect: see `mesascope.study.Mutation`."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 
 from mesascope.study import Mutation
 
-# Elements after which a reference that stops learning keeps its map.
+# Number of elements after which `_stopping` stops learning.
 _STOPS_AFTER = 12
 
 
 def _one_later(over: Any) -> Any:
-    """Errors after t + 1 elements in place of those after t."""
+    """Errors after t + 1 elements in place of errors after t."""
     return classmethod(lambda cls, cases, points: over.__func__(cls, cases, [*points[1:], points[-1]]))
 
 
@@ -53,7 +53,7 @@ def _changing(sample: Callable[..., Any]) -> Any:
 
 def _layer_forgetting(attend: Callable[..., Any]) -> Any:
     def wrong(self: Any, q: Any, k: Any, v: Any, log_forget: Any, *rest: Any) -> Any:
-        self.ridge_kind = "constant"  # as without forgetting; a ridge that is forgotten ends in an error
+        self.ridge_kind = "constant"  # a ridge that decays would raise an error
         return attend(self, q, k, v, k.new_full(k.shape[:-1], math.log(0.8)), *rest)
 
     return wrong
@@ -75,7 +75,7 @@ def _transposed(products: Callable[..., Any]) -> Any:
 
 
 def _constant(sample: Callable[..., Any]) -> Any:
-    """Sequences whose elements all equal the first: the next element is the one that is read."""
+    """Sequences whose elements all equal the first: the next element is the input."""
 
     def wrong(self: Any, *drawn: Any) -> Any:
         found = sample(self, *drawn)

@@ -22,13 +22,13 @@ from mesascope.studies.mesa.dynamics import THESIS, Dynamics, trained_networks, 
 from mesascope.studies.mesa.raw_tokens import LONG, cosine_plan, transformer
 from mesascope.study import Claim, Figure, Line, Lines, Mutation, Reported, Study, above, below, ours, printed, stage
 
-# Pairs of a task of two elements each; with an EOS element between them, and a prefix before, a sequence is as long as
-# those that the transformers train on.
+# Pairs of a task, of two elements each, and length of the prefix. With the prefix and an EOS element per pair,
+# sequences are as long as in training.
 PAIRS, PREFIX = 34, 20
 LENGTH = PREFIX + 3 * PAIRS
-# Numbers of elements known at which the next is the answer to an input.
+# Numbers of known elements after which the next element is a target.
 ANSWERED = range(1, 2 * PAIRS, 2)
-# Pairs of each of two tasks, together as long; the last pair of the first, the first of the second, and its last.
+# Pairs of each of two tasks in one sequence; last pair of the first task, first and last pair of the second.
 EACH = PAIRS // 2
 LAST, FIRST, END = EACH, EACH + 1, 2 * EACH
 
@@ -45,7 +45,7 @@ class Prompting(Dynamics):
     prompt: study.Training = plan(1500, 1e-2, batch=64)  # Training of an EOS element, and then of a prefix.
 
     def family(self) -> tasks.LinearDynamics:
-        """The sequences that transformers train on, first elements as inputs of pairs are."""
+        """Training sequences of the transformers; first elements have the distribution of inputs of pairs."""
         return tasks.LinearDynamics(length=LENGTH, dynamics=self.dynamics)
 
 
@@ -58,10 +58,11 @@ def measure_two(lab: study.Lab, settings: Prompting) -> None:
 
 
 def _measure(lab: study.Lab, settings: Prompting, family: tasks.FewShotSequence) -> None:
-    """Stage ``pairs``: errors of answers to each input, by the number of elements known.
+    """Stage ``pairs``: errors of answers to each input, by number of known elements.
 
-    Seven softmax layers trained on dynamics are ``bare``, with ``eos``, and with eos and ``prefix``, both learned on
-    pairs of one task; ``all`` is ridge regression on all pairs of elements that follow one another.
+    ``bare`` are seven softmax layers trained on dynamics, ``eos`` the same with an EOS element, and ``prefix`` with EOS
+    and a prefix; both prompts are learned on pairs of one task. ``all`` is ridge regression on all pairs of consecutive
+    elements.
     """
     one_task = tasks.FewShotSequence(pairs=PAIRS)
     shown = lab.draw(one_task, settings.watch_tasks, "watch-pairs")
@@ -84,14 +85,14 @@ def _measure(lab: study.Lab, settings: Prompting, family: tasks.FewShotSequence)
 
 
 def error(name: str, *inputs: int) -> study.Reading:
-    """Errors of the answers to these inputs, the first is 1: ``(seeds,)``, or ``(seeds, inputs)`` of several."""
+    """Errors of the answers to these inputs, counted from 1: ``(seeds,)``, or ``(seeds, inputs)`` for several."""
     places = [one - 1 for one in inputs]
     words = f"error, {ROLES[name][1]}, at input {', '.join(map(str, inputs))}"
     return pairs["mse", name].map(lambda errors: errors[:, places if len(places) > 1 else places[0]], words)
 
 
 def fall(name: str, last: int) -> study.Reading:
-    """Error at an input over that at the very first one, where nothing is known."""
+    """Error at an input over that at the first input, where nothing is known."""
     return error(name, last) / error(name, 1)
 
 
@@ -139,7 +140,7 @@ def _repeated(sample: Callable[..., Any]) -> Any:
 
 
 def _one_task(sample: Callable[..., Any]) -> Any:
-    """Sequences of one task of as many pairs."""
+    """Sequences of a single task with the same number of pairs."""
     return lambda self, *drawn: sample(dataclasses.replace(self, pairs=self.pairs * self.tasks, tasks=1), *drawn)
 
 
