@@ -38,7 +38,7 @@ coefficients = stage("coefficients")
 @study.frozen
 class Contracting(dynamics.SingleLayers):
     dynamics: Literal["orthogonal", "contracting"] = "contracting"
-    """Maps that sequences follow, but for those of the layers that are compared with."""
+    """Maps that the sequences follow; the control layer always trains on orthogonal maps."""
 
 
 def measure(lab: study.Lab, settings: Contracting) -> None:
@@ -54,7 +54,7 @@ def measure(lab: study.Lab, settings: Contracting) -> None:
 
 
 def _from_multiple(lab: study.Lab, settings: dynamics.Dynamics) -> dict[str, list[Any]]:
-    """The best multiple of the newest element, and one tuned step of gradient descent from that multiple of I."""
+    """Best multiple of the newest element as prediction, and one tuned gradient step from that multiple of I."""
     import torch
 
     family = settings.family()

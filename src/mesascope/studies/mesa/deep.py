@@ -48,7 +48,7 @@ class DeepLayers(dynamics.Probing, dynamics.Constructed):
     """Further training of the sixteen coefficients of each layer and head."""
 
     def stack(self, n_layers: int) -> Any:
-        """The config of so many linear layers."""
+        """Config of a network of ``n_layers`` linear layers."""
         return self.network("blank", "now", "now", "before", n_heads=4, n_layers=n_layers, token_clip=4.0)
 
 
@@ -77,7 +77,7 @@ def measure(lab: study.Lab, settings: DeepLayers) -> None:
 
 
 def _retrained(lab: study.Lab, settings: DeepLayers, read: list[Any]) -> list[Any]:
-    """The algorithms read from networks, with their coefficients trained further by the same loss."""
+    """Algorithms read from networks, with coefficients trained further on the same loss."""
     family, start = settings.family(), [nets.BlockMultiples.read_from(one) for one in read]
     watched = watch_loss(mse=lab.draw(family, settings.watch_tasks, "watch"))
     found = lab.train(
@@ -87,7 +87,7 @@ def _retrained(lab: study.Lab, settings: DeepLayers, read: list[Any]) -> list[An
 
 
 def _decoded(target: str, name: str, known: int) -> study.Reading:
-    """Error of a probe after the last layer and so many elements."""
+    """Error of a probe after the last layer and ``known`` elements."""
     at = (slice(None), -1, dynamics.TIMES.index(known))
     return dynamics.errors_of(target, name).at(at, f"after the last layer and {known} elements")
 
@@ -111,7 +111,7 @@ STUDY = Study(
             shallow=adamw_plan(150, 3e-3, batch=16, clip=0.1), seeds=3,
             blocks=adamw_plan(60, 3e-3, batch=16, clip=0.1, weight_decay=0.0),
         ),
-        # Six steps explode on rare sequences: ten thousand do not tell the best size within a twentieth.
+        # Six steps explode on rare sequences: 10,000 sequences do not determine the best step size to 5 %.
         "paper": DeepLayers(adamw_plan(4000, 1e-3, batch=128, clip=0.1, warmup_steps=200), tune_tasks=20_000),
         "thesis": DeepLayers(
             thesis_plan(15_000, learning_rate=1e-4), shallow=thesis_plan(10_000, learning_rate=1e-4), tune_tasks=20_000
@@ -122,7 +122,7 @@ STUDY = Study(
         converged(*DEPTHS, at_least=3, most=0.02),
         converged("retrained", id="retrained-converged", at_least=3, most=0.1),
         dynamics.best_ridge(),
-        # Six steps explode on rare sequences: their loss is known to a hundredth.
+        # Six steps explode on rare sequences: their loss is known to 1 %.
         dynamics.tuned_steps("online", "comparison", least=0.99, former="bound > 0.999, failed"),
         Claim("path", "the network halfway to the read algorithm differs from both ends in its predictions",
               midpoint_distances("interpolation"), above(0.3), ours("premise"), about="algorithms"),

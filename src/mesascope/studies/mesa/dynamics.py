@@ -17,16 +17,16 @@ from mesascope.study import Claim, Figure, Line, Reading, StageReading, Training
 
 THESIS = "von Oswald, thesis (2024), chapter 3"
 LOSS = "half squared error a step"
-# The regulariser of the limit: the noise's variance over the mean square of W's entries. Others must not be better.
+# Ridge of the limit: variance of the noise over the mean square of W's entries. Other ridges must not be better.
 RIDGES = {"orthogonal": 1e-3, "contracting": 2.6e-3}
 FACTORS = {"a-third": 1 / 3, "threefold": 3.0}
-# Step sizes that differ from the tuned ones by these factors must not be better, either.
+# Step sizes that differ from the tuned ones by these factors must not be better.
 STEPS = {"shorter": 0.9, "longer": 1.1}
-# Regularisers that are tried where theory picks none.
+# Ridges to try if theory does not give the best one.
 TRIED = (1e-3, 0.01, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 
 Several = Annotated[int, msgspec.Meta(ge=2)]
-# Groups of predictors by name, the role and the label of each.
+# Role and label of each group of predictors, by name.
 Shown = Mapping[str, tuple[Any, str]]
 
 # Training of networks on constructed tokens, and of one linear layer at the paper preset.
@@ -36,8 +36,8 @@ ONE_LAYER_AS_PRINTED: dict[str, Any] = {
     "training": thesis_plan(2500, learning_rate=2e-4), "mesa": thesis_plan(4500, learning_rate=4e-4),
 }  # fmt: skip
 _PRODUCTS = ("w_kq", "w_pv")
-# Numbers of elements known at which networks are probed, and the regulariser of the preconditioned input: with less,
-# the few sequences in which an element lies almost outside the span of those before would decide all.
+# Numbers of known elements at which networks are probed, and the regulariser of the preconditioned input. With a
+# smaller one, a few sequences would dominate: those with an element almost outside the span of the elements before.
 TIMES, REGULARISER = (10, 20, 40), 0.1
 # Errors of ridge regression on orthogonal maps by the number of known elements, in a simulation of 10,000 sequences.
 SIMULATED = {11: 8.62e-4, 50: 1.234e-4}
@@ -51,10 +51,10 @@ QUICK: dict[str, Any] = {
 @study.frozen
 class Sequences:
     training: Training  # Training of the networks.
-    seeds: study.Count = 5  # Networks trained, one a seed.
-    tasks: Several = 20_000  # Fresh sequences that networks and algorithms are compared on.
-    tune_tasks: Several = 10_000  # Sequences that references are tuned on.
-    watch_tasks: Several = 2_000  # Sequences of an evaluation while training.
+    seeds: study.Count = 5  # Networks trained, one per seed.
+    tasks: Several = 20_000  # Fresh sequences for comparing networks and algorithms.
+    tune_tasks: Several = 10_000  # Sequences for tuning references.
+    watch_tasks: Several = 2_000  # Sequences for evaluations during training.
 
 
 @study.frozen
@@ -62,7 +62,7 @@ class Dynamics(Sequences):
     dynamics: Literal["orthogonal", "contracting"] = "orthogonal"  # Maps that sequences follow.
 
     def family(self) -> tasks.LinearDynamics:
-        """Sequences of 51 elements of width 10, first elements uniform as in the authors' code."""
+        """Sequences of 51 elements of width 10; first elements are uniform, as in the authors' code."""
         return tasks.LinearDynamics(length=51, dynamics=self.dynamics, start="uniform")
 
 
@@ -80,7 +80,7 @@ class Constructed(Dynamics):
         normalise: bool | None = None,
         **options: Any,
     ) -> Any:
-        """The config of a network on tokens put together from these channels."""
+        """Config of a network whose tokens are these channels side by side."""
         heads = nets.AttentionConfig(
             10 * len(channels), n_heads, key_size=20, normalise=normalise, init_scale=self.init_scale
         )
@@ -94,18 +94,18 @@ class SingleLayers(Constructed):
     normalise_keys: bool = False  # Mesa layers divide keys and queries by their L2 norms.
 
     def linear_layer(self, n_heads: int) -> Any:
-        """The config of one linear layer on tokens (0, s_t, s_{t-1})."""
+        """Config of one linear layer on tokens (0, s_t, s_{t-1})."""
         return self.network("blank", "now", "before", n_heads=n_heads)
 
     def mesa_layer(self, normalise_keys: bool | None = None) -> Any:
-        """The config of one mesa layer of four heads; ``normalise_keys`` is the setting if None."""
+        """Config of one mesa layer of four heads; if ``normalise_keys`` is None, the setting applies."""
         own = self.normalise_keys if normalise_keys is None else normalise_keys
         return self.network("blank", "now", "before", n_heads=4, attention="mesa", normalise=own)
 
 
 @study.frozen
 class Probing:
-    probe_tasks: Annotated[int, msgspec.Meta(ge=4)] = 4_000  # Sequences that probes are fitted and judged on.
+    probe_tasks: Annotated[int, msgspec.Meta(ge=4)] = 4_000  # Sequences for fitting and judging probes.
 
 
 # Networks
@@ -114,7 +114,7 @@ class Probing:
 def trained_networks(
     lab: study.Lab, settings: Sequences, family: Any, networks: Mapping[str, tuple[Any, Training]]
 ) -> dict[str, list[Any]]:
-    """Trained networks by name, from the config and the training of each."""
+    """Train networks; ``networks`` has the config and the training of each by name."""
     watched = watch_loss(mse=lab.draw(family, settings.watch_tasks, "watch"))
     return {name: lab.train(name, one, family, training, watch=watched) for name, (one, training) in networks.items()}
 
@@ -123,7 +123,7 @@ def trained_networks(
 
 
 def descents(lab: study.Lab, settings: Dynamics, name: str = "gd", steps: int = 1) -> dict[str, list[Any]]:
-    """Online gradient descent of so many steps, tuned, and with shorter and longer steps."""
+    """Tuned online gradient descent of ``steps`` steps, and the same with shorter and longer steps."""
     start = learners.OnlineGradientDescent(steps, 0.03 if steps == 1 else [0.01] * steps)
     tuned: Any = learners.tune(start, settings.family(), tasks=settings.tune_tasks, seed=lab.seed).learner
     found = {name: [tuned]} | {f"{name}-{word}": [copy.deepcopy(tuned)] for word in STEPS}
@@ -133,14 +133,14 @@ def descents(lab: study.Lab, settings: Dynamics, name: str = "gd", steps: int = 
 
 
 def least_squares(settings: Dynamics) -> dict[str, list[Any]]:
-    """Ridge regression on all known pairs: ``limit``, with the regulariser that theory picks, and with others."""
+    """Ridge regression on all known pairs, with the ridge that theory gives (``limit``) and with others."""
     ridge = RIDGES[settings.dynamics]
     named = {f"limit-{word}": [learners.RecursiveLeastSquares(factor * ridge)] for word, factor in FACTORS.items()}
     return {"limit": [learners.RecursiveLeastSquares(ridge)], **named}
 
 
 def built_mesa_layer(lab: study.Lab, settings: Dynamics) -> Any:
-    """The mesa layer whose keys, values and ridge are set so that it is the limit."""
+    """Mesa layer built to run ridge regression with the ridge of the limit."""
     built, _ = constructions.mesa_least_squares(settings.family().d, RIDGES[settings.dynamics])
     return built.float().to(lab.device)
 
@@ -148,7 +148,7 @@ def built_mesa_layer(lab: study.Lab, settings: Dynamics) -> Any:
 def tuned_ridge(
     lab: study.Lab, settings: Sequences, family: Any, features: Any = None, times: Sequence[int] | None = None
 ) -> Any:
-    """Ridge regression, on elements or features, with the best regulariser after ``times`` elements, or all."""
+    """Ridge regression on elements or features, with the best ridge after ``times`` elements (or after all)."""
     drawn = lab.draw(family, settings.tune_tasks, "tune")
     known = {f"{ridge:g}": learners.RecursiveLeastSquares(ridge, features=features) for ridge in TRIED}
     errors = lenses.errors_by_time({name: [learner] for name, learner in known.items()}, drawn, times)
@@ -164,7 +164,7 @@ def compare_predictors(
     against: Sequence[str] = (),
     kind: str = "",
 ) -> Any:
-    """Stages ``comparison`` of all groups and ``by-time`` of those that are shown; return the sequences of both."""
+    """Compute stages ``comparison`` (all groups) and ``by-time`` (groups in ``shown``); return their sequences."""
     fresh = lab.draw(family, settings.tasks, "eval")
     lab.stage(f"{kind}comparison", lenses.measure_predictors, groups, against, fresh)
     lab.stage(f"{kind}by-time", lenses.errors_by_time, {name: groups[name] for name in shown}, fresh)
@@ -183,18 +183,18 @@ def kept_products(network: Any, *layers: int) -> study.Arrays:
 
 
 def labelled(name: str, shown: Shown, **more: str) -> StageReading:
-    """A stage whose groups are called by their figure labels in the sentences of claims."""
+    """Stage whose readings name groups by their figure labels."""
     return stage(name, **{group: label for group, (_, label) in shown.items()} | more)
 
 
 def after(by_time: StageReading, *known: int) -> StageReading:
-    """The part of `lenses.errors_by_time` at these numbers of known elements."""
+    """Part of a stage of `lenses.errors_by_time` at these numbers of known elements."""
     words = f"after {', '.join(map(str, known))} elements"
     return by_time.where(lambda cases: np.isin(cases["t"], known), words)
 
 
 def joined(readings: Iterable[Reading], words: str, axis: int = 1) -> Reading:
-    """Readings ``(replicates, cases)`` as one with the cases of all; along axis 0, with the replicates of all."""
+    """Concatenate readings ``(replicates, cases)`` along cases; along replicates if ``axis`` is 0."""
     all_ = tuple(readings)
     return Reading(words, lambda results: np.concatenate([one(results) for one in all_], axis))
 
@@ -205,7 +205,7 @@ def ratios(comparison: StageReading, groups: Iterable[str], below: str) -> Readi
 
 
 def each_with_each(comparison: StageReading, one: str, other: str) -> Reading:
-    """Loss of every network of one group over that of every one of the other, ``(seeds of the one, of the other)``."""
+    """Loss of every network of ``one`` over that of every network of ``other``, ``(seeds of one, seeds of other)``."""
     words = f"{comparison.ratio(one, other)}, each with each"
     return comparison.map(lambda found: np.true_divide.outer(found["mse", one], found["mse", other]), words)
 
@@ -218,7 +218,7 @@ def tuned_steps(name: str, *stages: str, least: float = 0.999, former: str = "")
 
 
 def best_ridge() -> Claim:
-    """Premise: the regulariser of the limit is the best."""
+    """Premise: the ridge of the limit is the best."""
     others = [stage("comparison").ratio(f"limit-{word}", "limit") for word in FACTORS]
     sentence = "no other regulariser lowers the loss of ridge regression"
     return _at_its_optimum("limit", sentence, others, "loss of each other ridge / of the limit", 0.9995)
@@ -245,7 +245,7 @@ def simulated_ridge() -> Claim:
 
 
 def built_at_the_limit() -> Claim:
-    """Control: a mesa layer forgets nothing and has the ridge that it is set to."""
+    """Control: a mesa layer built to run ridge regression does so: it forgets nothing and has the given ridge."""
     by_time = labelled("by-time", {"built": ("trained", "a built mesa layer"), "limit": ("limit", "ridge regression")})
     return Claim(
         "built-at-the-limit", "after each number of elements the loss of a mesa layer that is built to be ridge "
@@ -313,7 +313,7 @@ def weights_figure(caption: str, rows: int, size: tuple[float, float], claims: t
 
 
 def probe_stages(lab: study.Lab, settings: Any, groups: Mapping[str, Sequence[Any]], targets: Collection[str]) -> None:
-    """A stage ``TARGET-probe`` for each target."""
+    """Compute a stage ``TARGET-probe`` for each target."""
     shown = lab.draw(settings.family(), settings.probe_tasks, "probe")
     for target in targets:
         probe = partial(lenses.probe, times=TIMES, regulariser=REGULARISER, generator=lab.stream("shuffle"))
@@ -349,7 +349,7 @@ def shuffled_targets(targets: Collection[str], names: Collection[str]) -> Claim:
 
 
 def probe_panel(target: str, title: str, shown: Shown) -> study.Lines:
-    """Errors of a probe over layers, relative to the targets' spread."""
+    """Errors of a probe by layer, relative to those of the targets' mean."""
     lines = []
     for name, (role, label) in shown.items():
         relative = _by_layer(stage(f"{target}-probe").ratio(name, "constant"))

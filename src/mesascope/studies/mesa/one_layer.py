@@ -5,7 +5,7 @@ gradient descent, read as weighted sums of pairs (eq. 3.55), and interpolated wi
 compared with ridge regression on all known pairs, the limit. Its keys and queries are the tokens' projections, as in
 eqs. 3.6 to 3.10; a second layer divides them by their norms.
 
-The weighted sums are tuned by themselves, too: no linear layer whose blocks are multiples of I can do better.
+The weighted sums of pairs are also tuned directly: no linear layer whose blocks are multiples of I can do better.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def measure(lab: study.Lab, settings: dynamics.SingleLayers) -> None:
 
 
 def _only(sums: learners.PairSums, kept: tuple[int, int], before: bool) -> learners.PairSums:
-    """The sums with these two coefficients of A alone, and with all of B or none."""
+    """Pair sums with only these two coefficients of A, and with all coefficients of B if ``before``, else none."""
     now = [value if place in kept else 0.0 for place, value in enumerate(sums.now.tolist())]
     return learners.PairSums(now, sums.before.tolist() if before else [0.0] * 4)
 
@@ -87,7 +87,7 @@ def _coefficients(algorithms: list[Any], found: list[learners.PairSums], eta: fl
 
 
 def _of_blocks(one: Any) -> list[float]:
-    """Share of squared weights of W_KQ between s_t and s_{t-1}, and of W_PV from them to the prediction."""
+    """Share of squared weights in multiples of I: of W_KQ between s_t and s_{t-1}, of W_PV from them to the output."""
     own, blocks = one.network.products()[0], one.algorithm.products()[0]
     d = one.network.config.d
     parts = (lambda p: p.w_kq[:, d:, d:], lambda p: p.w_pv[:, :d, d:])

@@ -17,12 +17,12 @@ EXTENDED = "extended paper (arXiv 2309.05858)"
 # Attention by layer: all softmax, a hybrid of linear layers, and one of a single mesa layer.
 LAYERS = {"softmax": ("softmax",) * 7, "linear": ("softmax", *["linear"] * 6), "mesa": ("softmax", "mesa")}
 WIDTH, HEADS, KEY = 40, 4, 20
-# Elements left out where sensitivities are averaged along the sequence.
+# First elements that are left out of averages of sensitivities along the sequence.
 BEGINNING = 5
 
 cosine_plan = partial(adamw_plan, schedule="cosine", weight_decay=0.05, clip=1.0)
 LONG = cosine_plan(6000, 3e-3, batch=64, warmup_steps=600)
-# Settings of the thesis: seven softmax layers, and hybrids with a mesa layer, whose rates hardly decay by then.
+# Settings of von Oswald (2024), where rates hardly decay: seven softmax layers, and hybrids with a mesa layer.
 raw_plan = partial(thesis_plan, weight_decay=0.05, warmup_steps=1000)
 AS_PRINTED: dict[str, Any] = {
     "training": raw_plan(10_000, learning_rate=7e-4), "mesa": raw_plan(20_000, learning_rate=3e-4),
@@ -44,14 +44,14 @@ class Transformers(Sequences):
     added: ClassVar[dict[str, bool]] = {"normalise_keys": True}
     mesa: Training = cosine_plan(6000, 5e-3, batch=64, warmup_steps=600)  # Training of hybrids with a mesa layer.
     normalise_keys: bool = False  # Mesa layers divide keys and queries by their L2 norms.
-    averaged_tasks: study.Count = 10  # Sequences that sensitivities and attention are averaged over.
+    averaged_tasks: study.Count = 10  # Sequences for averages of sensitivities and attention.
 
 
 def transformer(name: str, d: int = 10, mlp: int | None = None, normalise_keys: bool = False) -> Any:
-    """The config of a network of these layers.
+    """Config of the network with the `LAYERS` of ``name``.
 
-    Initial weights of queries, keys and values deviate by 0.05 as in the authors' code, or less where they read more.
-    The tokens of linear layers are clipped: otherwise they grow with the third power from layer to layer.
+    Initial weights of queries, keys and values have standard deviation 0.05 as in the authors' code, or less for wider
+    inputs. Tokens of linear layers are clipped: outputs grow with the third power of inputs, layer by layer.
     """
     layers, clip = LAYERS[name], 4.0 if name == "linear" else None
     normalise = None if normalise_keys or "mesa" not in layers else False  # None: mesa layers alone normalise
@@ -63,7 +63,7 @@ def transformer(name: str, d: int = 10, mlp: int | None = None, normalise_keys: 
 
 
 def of_each(groups: Mapping[str, Sequence[Any]], sequences: Any, lens: Callable[[Any, Any], Any]) -> study.Arrays:
-    """The maps that a lens gives of every network, ``(seeds, ..., t, t)``."""
+    """Maps that a lens returns for every network, ``(seeds, ..., t, t)``."""
     found = {
         name: np.stack([lens(net, sequences).cpu().numpy() for net in members]) for name, members in groups.items()
     }
@@ -72,9 +72,9 @@ def of_each(groups: Mapping[str, Sequence[Any]], sequences: Any, lens: Callable[
 
 
 def copying(name: str, lag: int = 1, beyond: int = 2) -> Reading:
-    """Dependence of tokens on the element ``lag`` before over the largest on one ``beyond`` or more before.
+    """Sensitivity of tokens to the element ``lag`` before, over the largest to an element ``beyond`` or more before.
 
-    Lags of fewer than five tokens are left out.
+    Lags that average fewer than six tokens are left out.
     """
 
     def relative(maps: np.ndarray) -> np.ndarray:
@@ -87,12 +87,12 @@ def copying(name: str, lag: int = 1, beyond: int = 2) -> Reading:
 
 
 def copying_of_each(names: Iterable[str], lag: int = 1, beyond: int = 2) -> Reading:
-    """The same of several kinds of network, ``(seeds, kinds)``."""
+    """Reading `copying` of several kinds of network, ``(seeds, kinds)``."""
     return beside([copying(name, lag, beyond) for name in names], str(copying("each kind", lag, beyond)))
 
 
 def in_context(names: Iterable[str], shown: Shown) -> Claim:
-    """Errors fall along a sequence; those of networks that predict averages do not."""
+    """Claim: the error falls along the sequence (a network that predicts averages fails this)."""
     by_time = labelled("by-time", shown, mse="error")
     falls = [after(by_time, 50)["mse", name] / after(by_time, 5)["mse", name] for name in names]
     return Claim("in-context", "after 50 elements the error of networks of both kinds is less than half of that after "
@@ -101,7 +101,7 @@ def in_context(names: Iterable[str], shown: Shown) -> Claim:
 
 
 def sensitivity_figure(shown: Mapping[str, str], source: str, claims: tuple[Claim, ...]) -> Figure:
-    """The means over seeds of stage ``sensitivity``, of the first 20 elements; label of each group."""
+    """Mean sensitivities over seeds for the first 20 elements; ``shown`` has the label of each group."""
 
     def read(r: Any) -> dict[str, np.ndarray]:
         means = {label: r["sensitivity"][name].mean(0)[:20, :20] for name, label in shown.items()}

@@ -35,9 +35,9 @@ main = dynamics.labelled("comparison", ROLES)
 
 @study.frozen
 class FullTransformers(dynamics.Probing, raw_tokens.Transformers, dynamics.Dynamics):
-    # Gradients of linear layers grow with the third power of what they read.
+    # Gradients of linear layers grow with the third power of their inputs.
     linear: Training = cosine_plan(2500, 1e-3, batch=64, warmup_steps=250, clip=0.1)
-    """Training of hybrids of a softmax and six linear layers: few steps at a low rate, or their loss rises again."""
+    """Training of hybrids of a softmax and six linear layers; in longer training or at higher rates, the loss rises."""
 
 
 def measure(lab: study.Lab, settings: FullTransformers) -> None:
@@ -57,12 +57,12 @@ def measure(lab: study.Lab, settings: FullTransformers) -> None:
 
 
 def _most_before(maps: np.ndarray) -> np.ndarray:
-    """Attention to the element before, mean over tokens, of each network's head that has most."""
+    """Attention to the previous element, mean over tokens, of each network's head with the most."""
     return np.diagonal(maps, -1, 2, 3)[..., raw_tokens.BEGINNING :].mean(-1).max(-1)
 
 
 def _jump(name: str) -> study.Reading:
-    """Error after the last layer over that before it, over the like of all layers before; after 40 elements."""
+    """Error ratio of the last layer (after / before it) over that of all earlier layers together, after 40 elements."""
     words = "error after the last layer / before it, over that before it / before the first, after 40 elements"
     return errors_of("next", name).map(lambda e: e[:, -1, 2] / e[:, -2, 2] / (e[:, -2, 2] / e[:, 0, 2]), words)
 
@@ -82,13 +82,13 @@ def _attention(r: Any) -> dict[str, np.ndarray]:
 
 
 def _before_last(target: str, name: str, *known: int) -> study.Reading:
-    """Errors of a probe before the last layer, after so many elements."""
+    """Errors of a probe before the last layer, after ``known`` elements."""
     times = [dynamics.TIMES.index(one) for one in known]
     return errors_of(target, name).at((slice(None), -2, times), "before the last layer")
 
 
 def _on_decoded(name: str) -> study.Reading:
-    """Errors of a gradient step on the input that is decoded after each layer, over those of one on the input."""
+    """Errors of a gradient step on the input decoded after each layer, over errors of a step on the input itself."""
     words = "error of the step on the decoded / on the input, each with its best size"
     return (errors_of("implicit", name) / errors_of("implicit", "input")).map(lambda found: found, words)
 
