@@ -43,8 +43,7 @@ SENSES = (
 PART = 4
 # Controls: noise of the learners, number of learners per seed, and tasks of each condition.
 LOUD, CONTROLS, CONTROL_TASKS = 0.15, 8, 16
-# Bounds of the controls: |difference from the truth - noise| is below the first; the difference of a candidate with a
-# matrix of parameters from a function that it cannot predict is above the second.
+# Bounds of the controls: |``left``| is below the first, and ``unrelated`` above the second: see `_controls`.
 LEFT, UNRELATED = 0.09, 0.8
 
 
@@ -197,10 +196,7 @@ def _recorded(learner: Any, family: Any, count: int, seed: int, folder: Path) ->
 def _false_names(
     found: identification.Identification, learner: Any, truth: str | None, known: Mapping[str, Any], family: Any
 ) -> list[str]:
-    """Names in an answer that are not the truth and whose fitted candidates are too far from the learner.
-
-    They are too far if predictions on fresh tasks differ by more than the answer states.
-    """
+    """Wrong names in an answer: fresh predictions differ from the learner's by more than the answer states."""
     import torch
 
     from mesascope.identification.answering import answers, sizes, squared_differences
