@@ -82,11 +82,7 @@ def logged_steps(training: Training, done: int) -> set[int]:
 
 
 def _same_there(run: Run, other: Run, checkpoints: TrainingCheckpoints, done: int) -> TrainingCheckpoints | None:
-    """Matching checkpoints of another run, or None.
-
-    A record names the start of a training, but not its weights: unless the other run is a part of this one, the start
-    must have the same weights in both runs.
-    """
+    """Matching checkpoints of another run, or None; a start must have the same weights there, except in a part."""
     folder, start = other.path / "checkpoints", checkpoints.config.get("start")
     apart = other.path.parent.name != PARTS
     if start and apart and weights_hash(run.path / "checkpoints", start) != weights_hash(folder, start):

@@ -103,20 +103,14 @@ def _changes(ratios: Any) -> np.ndarray:
 
 
 def _alive_over_warm(r: Any) -> np.ndarray:
-    """Median loss of networks from random weights over that of warm networks, each with each.
-
-    Networks with a dead layer are left out, unless all have one.
-    """
+    """Median loss of networks from random weights without a dead layer (of all, if none is) over warm networks'."""
     alive = nominal(_without_each("left-out")(r)).min(axis=1) > 2
     chosen = alive if alive.any() else ~alive
     return np.true_divide.outer(main["median", "trained"](r)[chosen], warm["median", "warm"](r))
 
 
 def _worse(r: Any) -> np.ndarray:
-    """Loss of every looped network over that of every network of separate layers.
-
-    Both have losses on the same tasks; treating these as independent makes the error larger, not smaller.
-    """
+    """Loss of every looped network over every separate one's; ignoring their shared tasks makes the error larger."""
     return np.true_divide.outer(looped["mse", "trained"](r), main["mse", "trained"](r))
 
 
