@@ -17,6 +17,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from mesascope import identification
 from mesascope.evidence import Arrays, Estimates
+from mesascope.evidence.judging import least_replicates
 from mesascope.identification import catalogue, fitting, naming
 from mesascope.learners.tuning import search
 from mesascope.lenses import access
@@ -151,6 +152,17 @@ def test_studies_state_claims_and_presets():
         for settings in study.presets.values():
             assert from_record(to_record(settings), type(settings)) == settings
             assert settings.seeds >= 2
+
+
+def test_presets_have_the_replicates_that_their_claims_need_and_state_departures():
+    for study in STUDIES.values():
+        for preset, settings in study.presets.items():
+            as_printed = preset == "thesis" or preset.startswith("mini-")
+            assert study.departures(preset) or not as_printed, (study.name, preset)
+            for claim in study.claims:
+                assert not (as_printed and claim.departs(preset)), (study.name, preset, claim.id)
+                enough = preset == "quick" or claim.over != "seeds" or settings.seeds >= least_replicates(claim)
+                assert enough, (study.name, preset, claim.id)
 
 
 # Words that are true of one value of a setting alone.

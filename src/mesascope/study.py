@@ -94,7 +94,7 @@ class Study:
         figures: figures, drawn from the arrays, each with the claims that it shows.
         premises, quantifier, at_least: defaults for claims that do not set them. By default, every claim about training
             depends on ``premises``, except the premises themselves.
-        deviations: differences of the ``paper`` preset from the settings in the paper.
+        deviations: differences from the source's settings: by preset, or those of ``paper`` alone.
         unlike: default for printed claims: settings of the source from which the study departs (see `Claim`).
         question: if empty, the first line of the docstring of the module with ``measure``.
         defined_in: ``path.py:NAME`` of a user's own study; `load_study` sets it.
@@ -112,7 +112,7 @@ class Study:
     premises: tuple[str, ...] = ()
     quantifier: Quantifier = "every"
     at_least: int = 5
-    deviations: tuple[str, ...] = ()
+    deviations: tuple[str, ...] | Mapping[str, tuple[str, ...]] = ()
     unlike: str | Mapping[Any, str] = ""
     question: str = ""
     defined_in: str = ""
@@ -125,6 +125,11 @@ class Study:
         """Tasks and networks: second paragraph of the docstring of the module with `measure`, without the source."""
         _, _, rest = self._docstring().partition("\n\n")
         return re.sub(r"^(ICML paper|Thesis): .*?\. (?=[A-Z])", "", " ".join(rest.partition("\n\n")[0].split()))
+
+    def departures(self, preset: str) -> list[str]:
+        """Differences of a preset's settings from those of the source."""
+        by_preset = self.deviations if isinstance(self.deviations, Mapping) else {"paper": self.deviations}
+        return [*by_preset.get(preset, ())]
 
     def __post_init__(self) -> None:
         shown = (claim for figure in self.figures for claim in figure.claims if claim not in self.claims)

@@ -65,7 +65,7 @@ def new_run(
         "seed": seed,
         "question": study.question,
         "source": study.source,
-        "deviations": list(study.deviations) if preset == "paper" else [],
+        "deviations": study.departures(preset),
         **made,
     }
     if study.defined_in:

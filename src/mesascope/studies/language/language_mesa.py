@@ -258,6 +258,16 @@ def _heads(where: str, y: str) -> Lines:
 BOTH_SIZES = [(size, kind) for size in SIZES for kind in KINDS]
 
 
+# Deviations of every preset.
+ALWAYS = (
+    "Softmax layers have rotary positions, and other layers and single layers have none, where the thesis adds learned "
+    "positions to tokens: the networks can read texts longer than those that they were trained on.",
+    "The output of each head of a layer other than softmax is divided by its norm.",
+    "The in-context score compares means over the tokens around the two that the thesis compares.",
+    "Logits are products with the embedding, and there is no dropout.",
+    "All kinds of layer have as many parameters, but states of different sizes: a mesa layer's has three times the "
+    "numbers.",
+)
 UNLIKE = dict.fromkeys(("quick", "small"), "100,000 steps of 256 windows of 1,024 tokens of the Pile at width 768")
 STUDY = Study(
     name="language-mesa",
@@ -373,15 +383,10 @@ STUDY = Study(
         )),
     ),
     unlike=UNLIKE,
-    deviations=(
-        "Softmax layers know places by turned keys, others and single layers none but their order, where the "
-        "thesis adds learned places to tokens: texts longer than those trained on can be read.",
-        "What a head of a layer other than softmax reads is divided by its norm.",
-        "Preset small: features of nu = 1 in place of 3, but for single layers, which have each nu.",
-        "The in-context score compares means over the tokens around the two that the thesis compares.",
-        "Logits are products with the embedding, and nothing is dropped out.",
-        "Kinds have as many parameters, and states of different size: that of mesa holds three times the numbers.",
-    ),
+    deviations={
+        "small": ("Features have nu = 1 in place of 3, but in single layers, which have each nu.", *ALWAYS),
+        "paper": ALWAYS,
+    },
     mutations=(bugs.BITS, bugs.LOW, bugs.RAW, bugs.SUMMED, bugs.OPPOSITE, bugs.UNSHIFTED, bugs.TRAINING_TEXT),
     mutated={
         "training": Training(30, 4, learning_rate=2e-2, schedule="cosine", clip=1.0, optimizer="adamw"),

@@ -101,6 +101,15 @@ OF_UNTRAINED = study.beside(
     "error of the probe, trained / untrained, after 20 elements",
 )
 
+# Deviations of every preset.
+ALWAYS = (
+    dynamics.FROM_CODE,
+    "Initial variances are 0.05 over depth and fan-in, 2e-4 for six layers as in the thesis.",
+    "Interpolation is between products of weights.",
+    "Sixteen blocks are chosen by size, and their coefficients train for 2,000 steps from those that were read.",
+    "The limit is ridge regression, where the thesis draws a trained mesa layer.",
+    dynamics.PROBED,
+)
 UNLIKE = dict.fromkeys(("quick", "paper"), "5,000 to 15,000 steps of 256 sequences at a learning rate of 1e-4")
 STUDY = Study(
     name="mesa-deep",
@@ -189,18 +198,16 @@ STUDY = Study(
         )),
     ),
     unlike=UNLIKE,
-    deviations=(
-        "Networks of two and four layers train for 2,000 steps of 128 sequences at a learning rate of 3e-3, those "
-        "of six for 4,000 at 1e-3, in place of 5,000 to 15,000 of 256 at 1e-4; rates decay, and weights are "
-        "averaged.",
-        "The norm of gradients is clipped, at 0.1, not their entries at 1.",
-        "First elements are U(-1, 1), as in the authors' code; the thesis has N(0, I).",
-        "Initial variances are 0.05 over depth and fan-in, 2e-4 for six layers as in the thesis.",
-        "Interpolation is between products of weights.",
-        "Sixteen blocks are chosen by size, and their coefficients train for 2,000 steps from those that were read.",
-        "The limit is ridge regression, where the thesis draws a trained mesa layer.",
-        "Probes are of A_t^{-1} s_t itself, with a regulariser of 0.1, not of a Chebyshev approximation.",
-    ),
+    deviations={
+        "paper": (
+            "Networks of two and four layers train for 2,000 steps of 128 sequences at a learning rate of 3e-3, those "
+            "of six for 4,000 at 1e-3, in place of 5,000 to 15,000 of 256 at 1e-4; rates decay, and weights are "
+            "averaged.",
+            "The norm of gradients is clipped, at 0.1, not their entries at 1.",
+            *ALWAYS,
+        ),
+        "thesis": ("Networks of two layers train for 10,000 steps in place of 5,000.", dynamics.CLIPPED, *ALWAYS),
+    },
     mutations=(
         bugs.FORGETTING, bugs.ONE_LATER, bugs.PROBES_IN_SAMPLE,
     ),

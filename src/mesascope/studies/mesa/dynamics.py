@@ -35,6 +35,10 @@ ONE_LAYER = adamw_plan(2500, 1e-3, batch=256)
 ONE_LAYER_AS_PRINTED: dict[str, Any] = {
     "training": thesis_plan(2500, learning_rate=2e-4), "mesa": thesis_plan(4500, learning_rate=4e-4),
 }  # fmt: skip
+# Deviations of the presets `paper` and `thesis`, and of `thesis`.
+FROM_CODE = "First elements are U(-1, 1), as in the authors' code; von Oswald (2024) has N(0, I)."
+CLIPPED = "The norm of gradients is clipped at 1, not their entries."
+PROBED = "Probes are of A_t^{-1} s_t itself, with a regulariser of 0.1, not of a Chebyshev approximation."
 _PRODUCTS = ("w_kq", "w_pv")
 # Numbers of known elements at which networks are probed, and the regulariser of the preconditioned input. With a
 # smaller one, a few sequences would dominate: those with an element almost outside the span of the elements before.

@@ -12,25 +12,23 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
 
 from mesascope import lenses, nets, study, tasks, training
 from mesascope.records import register
 from mesascope.studies.common import converged, plan
-from mesascope.studies.mesa import bugs
+from mesascope.studies.mesa import bugs, raw_tokens
 from mesascope.studies.mesa.dynamics import THESIS, Dynamics, trained_networks, tuned_ridge
-from mesascope.studies.mesa.raw_tokens import LONG, cosine_plan, transformer
+from mesascope.studies.mesa.raw_tokens import LONG, cosine_plan, raw_plan, transformer
 from mesascope.study import Claim, Figure, Line, Lines, Mutation, Reported, Study, above, below, ours, printed, stage
 
-# Pairs of a task, of two elements each, and length of the prefix. With the prefix and an EOS element per pair,
-# sequences are as long as in training.
-PAIRS, PREFIX = 34, 20
-LENGTH = PREFIX + 3 * PAIRS
-# Numbers of known elements after which the next element is a target.
-ANSWERED = range(1, 2 * PAIRS, 2)
-# Pairs of each of two tasks in one sequence; last pair of the first task, first and last pair of the second.
-EACH = PAIRS // 2
-LAST, FIRST, END = EACH, EACH + 1, 2 * EACH
+# Pairs in a sequence of two tasks, with a function from the number of all pairs to the place of each.
+LAST, FIRST, END = "the last of the first task", "the first of the second task", "the last of the second task"
+_PLACES: dict[str, Callable[[int], int]] = {
+    LAST: lambda count: count // 2 - 1, FIRST: lambda count: count // 2, END: lambda count: count - 1,
+}  # fmt: skip
 
 TRAINED = ("converged",)
 ROLES = {
@@ -43,18 +41,23 @@ pairs = stage("pairs")
 @study.frozen
 class Prompting(Dynamics):
     prompt: study.Training = plan(1500, 1e-2, batch=64)  # Training of an EOS element, and then of a prefix.
+    pairs: Annotated[int, msgspec.Meta(ge=31)] = 34  # Pairs of a sequence, of one task or of two.
+    prefix: study.Count = 20  # Elements of the prefix.
 
     def family(self) -> tasks.LinearDynamics:
-        """Training sequences of the transformers; first elements have the distribution of inputs of pairs."""
-        return tasks.LinearDynamics(length=LENGTH, dynamics=self.dynamics)
+        """Training sequences of the transformers, as long as a prefix and the pairs with an EOS element each.
+
+        First elements have the distribution of inputs of pairs.
+        """
+        return tasks.LinearDynamics(length=self.prefix + 3 * self.pairs, dynamics=self.dynamics)
 
 
 def measure(lab: study.Lab, settings: Prompting) -> None:
-    _measure(lab, settings, tasks.FewShotSequence(pairs=PAIRS))
+    _measure(lab, settings, tasks.FewShotSequence(pairs=settings.pairs))
 
 
 def measure_two(lab: study.Lab, settings: Prompting) -> None:
-    _measure(lab, settings, tasks.FewShotSequence(pairs=EACH, tasks=2))
+    _measure(lab, settings, tasks.FewShotSequence(pairs=settings.pairs // 2, tasks=2))
 
 
 def _measure(lab: study.Lab, settings: Prompting, family: tasks.FewShotSequence) -> None:
@@ -64,13 +67,14 @@ def _measure(lab: study.Lab, settings: Prompting, family: tasks.FewShotSequence)
     and a prefix; both prompts are learned on pairs of one task. ``all`` is ridge regression on all pairs of consecutive
     elements.
     """
-    one_task = tasks.FewShotSequence(pairs=PAIRS)
+    one_task = tasks.FewShotSequence(pairs=settings.pairs)
+    answered = range(1, 2 * settings.pairs, 2)  # numbers of known elements after which the next is a target
     shown = lab.draw(one_task, settings.watch_tasks, "watch-pairs")
     bare = {"bare": (transformer("softmax"), settings.training)}
     groups = trained_networks(lab, settings, settings.family(), bare)
     prompts: list[tuple[str, str, dict[str, Any]]] = [
         ("eos", "bare", {"eos": True}),
-        ("prefix", "eos", {"prefix": PREFIX}),
+        ("prefix", "eos", {"prefix": settings.prefix}),
     ]
     for name, start, prompt in prompts:
         ready = [nets.Prompted.on(network, **prompt, generator=lab.stream(name, index))
@@ -80,18 +84,22 @@ def _measure(lab: study.Lab, settings: Prompting, family: tasks.FewShotSequence)
             watch=lambda net: {"mse": 2 * float(training.pair_half_mse(net, shown).detach())},
         )  # fmt: skip
     groups["untrained"] = lab.untrained(transformer("softmax"))
-    groups["all"] = [tuned_ridge(lab, settings, family, times=ANSWERED)]
-    lab.stage("pairs", lenses.errors_by_time, groups, lab.draw(family, settings.tasks, "pairs"), ANSWERED)
+    groups["all"] = [tuned_ridge(lab, settings, family, times=answered)]
+    lab.stage("pairs", lenses.errors_by_time, groups, lab.draw(family, settings.tasks, "pairs"), answered)
 
 
-def error(name: str, *inputs: int) -> study.Reading:
-    """Errors of the answers to these inputs, counted from 1: ``(seeds,)``, or ``(seeds, inputs)`` for several."""
-    places = [one - 1 for one in inputs]
-    words = f"error, {ROLES[name][1]}, at input {', '.join(map(str, inputs))}"
-    return pairs["mse", name].map(lambda errors: errors[:, places if len(places) > 1 else places[0]], words)
+def error(name: str, *inputs: int | str) -> study.Reading:
+    """Errors of the answers to these inputs, the first is 1: ``(seeds,)``, or ``(seeds, inputs)`` of several."""
+
+    def chosen(errors: Any) -> Any:
+        places = [one - 1 if isinstance(one, int) else _PLACES[one](errors.shape[1]) for one in inputs]
+        return errors[:, places if len(places) > 1 else places[0]]
+
+    names = ", ".join(one if isinstance(one, str) else f"input {one}" for one in inputs)
+    return pairs["mse", name].map(chosen, f"error, {ROLES[name][1]}, at {names}")
 
 
-def fall(name: str, last: int) -> study.Reading:
+def fall(name: str, last: int | str) -> study.Reading:
     """Error at an input over that at the first input, where nothing is known."""
     return error(name, last) / error(name, 1)
 
@@ -106,6 +114,10 @@ SHARED: dict[str, Any] = {
             prompt=plan(40, 2e-2, batch=8),
         ),
         "paper": Prompting(LONG, tasks=5_000, tune_tasks=5_000, watch_tasks=500),
+        "thesis": Prompting(
+            raw_plan(15_000, learning_rate=7e-4, batch=128), tasks=5_000, tune_tasks=5_000, watch_tasks=500, pairs=68,
+            prompt=study.Training(5000, 128, learning_rate=1e-3, schedule="constant"),
+        ),
     },
     "trainings": 3,
     "premises": ("converged", "prompts-converged"),
@@ -120,12 +132,15 @@ SHARED: dict[str, Any] = {
         "training": cosine_plan(120, 3e-3, batch=4), "prompt": plan(2, 2e-2, batch=4), "tasks": 400, "tune_tasks": 100,
         "watch_tasks": 10,
     },
-    "unlike": "sequences of 224 elements, and 15,000 to 40,000 steps of 128",
-    "deviations": (
-        f"Sequences have {LENGTH} elements, and so at most {PAIRS} pairs with EOS and prefix, in place of 224 and 68.",
-        "Networks train for 6,000 steps of 64 sequences in place of 15,000 to 40,000 of 128, at a learning rate of "
-        "3e-3 in place of 7e-4; prompts for 1,500 of 64 at 1e-2 in place of 5,000 at 1e-3. Weights are averaged.",
-    ),
+    "unlike": dict.fromkeys(("quick", "paper"), "sequences of 224 elements, and 15,000 to 40,000 steps of 128"),
+    "deviations": {
+        "paper": (
+            "Sequences have 122 elements, and so at most 34 pairs with EOS and prefix, in place of 224 and 68.",
+            "Networks train for 6,000 steps of 64 sequences in place of 15,000 to 40,000 of 128, at a learning rate of "
+            "3e-3 in place of 7e-4; prompts for 1,500 of 64 at 1e-2 in place of 5,000 at 1e-3. Weights are averaged.",
+        ),
+        "thesis": raw_tokens.DEVIATIONS["thesis"],
+    },
 }  # fmt: skip
 
 
@@ -195,8 +210,8 @@ CONTINUAL = Study(
     source=f"{THESIS}: Fig. 3.5 C",
     measure=measure_two,
     figures=(
-        Figure("pairs", f"Errors of answers by the number of the input; from {FIRST} on they are of another task. Line "
-               "and band: mean and range over seeds. Thesis: Fig. 3.5 C.", (BY_PAIR,), columns=1, claims=(
+        Figure("pairs", "Errors of answers by the number of the input; those of the second half are of another task. "
+               "Line and band: mean and range over seeds. Thesis: Fig. 3.5 C.", (BY_PAIR,), columns=1, claims=(
             Claim("first-learned", "within the first task each network's error falls",
                   fall("bare", LAST), below(1.0), printed("Fig. 3.5 C"), at_least=3, premises=TRAINED,
                   former="bound < 0.9, held"),

@@ -83,10 +83,10 @@ STUDY = Study(
         )),
     ),
     unlike=UNLIKE,
-    deviations=(
-        *DEVIATIONS,
-        "The features' widths, gain and normalisation are ours; all networks train on the same features.",
-    ),
+    deviations={
+        preset: (*own, "The features' widths, gain and normalisation are ours; all networks have the same features.")
+        for preset, own in DEVIATIONS.items()
+    },
     mutations=(
         bugs.CHANGING["NonlinearDynamics"],
         Mutation("noise is larger than elements", "mesascope.tasks:NonlinearDynamics.sample", _noisy),

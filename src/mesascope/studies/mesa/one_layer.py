@@ -95,6 +95,10 @@ def _of_blocks(one: Any) -> list[float]:
     return [float(share) for share in shares]
 
 
+# Deviations of every preset.
+ALWAYS = (
+    dynamics.FROM_CODE, "Interpolation is between products of weights, without the retraining of the authors' code.",
+)  # fmt: skip
 STUDY = Study(
     name="mesa-one-layer",
     source=f"{dynamics.THESIS}: Figs. 3.2 and 3.10, Table 3.1",
@@ -172,13 +176,15 @@ STUDY = Study(
         )),
     ),
     unlike=dict.fromkeys(("quick", "paper"), "4,500 steps of 256 sequences at a learning rate of 2e-4"),
-    deviations=(
-        "The learning rate of linear layers is 1e-3 in place of 2e-4, that of mesa layers 1e-2 in place of 4e-4; both "
-        "decay, and weights are averaged.",
-        "Gradients are not clipped.",
-        "First elements are U(-1, 1), as in the authors' code; the thesis has N(0, I).",
-        "Interpolation is between products of weights, without the retraining of the authors' code.",
-    ),
+    deviations={
+        "paper": (
+            "The learning rate of linear layers is 1e-3 in place of 2e-4, that of mesa layers 1e-2 in place of 4e-4; "
+            "both decay, and weights are averaged.",
+            "Gradients are not clipped.",
+            *ALWAYS,
+        ),
+        "thesis": (dynamics.CLIPPED, *ALWAYS),
+    },
     mutations=(
         bugs.LAYER_FORGETTING, bugs.LAYER_SMALL_RIDGE, bugs.SMALL_RIDGE, bugs.FORGETTING, bugs.STOPPING, bugs.ONE_LATER,
         bugs.FEW_ELEMENTS, bugs.TRANSPOSED, bugs.CONSTANT,

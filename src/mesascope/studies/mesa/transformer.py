@@ -125,13 +125,17 @@ OF_UNTRAINED = joined(
     "error of the probe, trained / untrained, before the last layer, after 20 elements",
 )
 
+# Deviations of every preset.
+ALWAYS = (
+    "Tokens of the hybrid of linear layers are clipped at 4 after each layer.", dynamics.FROM_CODE, dynamics.PROBED,
+)  # fmt: skip
 STUDY = Study(
     name="mesa-transformer",
     source=f"{dynamics.THESIS}: Figs. 3.4, 3.8, 3.12 and 3.13",
     presets={
         "quick": FullTransformers(**SHORT, probe_tasks=500, linear=cosine_plan(120, 3e-3, batch=16)),
-        "paper": FullTransformers(LONG),
-        "thesis": FullTransformers(**raw_tokens.AS_PRINTED, linear=raw_tokens.AS_PRINTED["training"]),
+        "paper": FullTransformers(LONG, seeds=8),
+        "thesis": FullTransformers(**raw_tokens.AS_PRINTED, linear=raw_tokens.AS_PRINTED["training"], seeds=8),
     },
     measure=measure, trainings=3, premises=("converged", "shuffled-targets"), at_least=3,
     claims=(
@@ -219,13 +223,15 @@ STUDY = Study(
         )),
     ),
     unlike=dict.fromkeys(("quick", "paper"), "10,000 to 20,000 steps of 256 sequences"),
-    deviations=(
-        *raw_tokens.DEVIATIONS,
-        "Tokens of the hybrid of linear layers are clipped at 4 after each layer; it trains for 2,500 steps at "
-        "1e-3, and the norm of its gradients is clipped at 0.1.",
-        "First elements are U(-1, 1), as in the authors' code; the thesis has N(0, I).",
-        "Probes are of A_t^{-1} s_t itself, with a regulariser of 0.1, not of a Chebyshev approximation.",
-    ),
+    deviations={
+        "paper": (
+            *raw_tokens.DEVIATIONS["paper"],
+            "The hybrid of linear layers trains for 2,500 steps at 1e-3, and the norm of its gradients is clipped at "
+            "0.1.",
+            *ALWAYS,
+        ),
+        "thesis": (*raw_tokens.DEVIATIONS["thesis"], *ALWAYS),
+    },
     mutations=(bugs.FORGETTING, bugs.ONE_LATER, bugs.PROBES_IN_SAMPLE),
     mutated={
         **{name: cosine_plan(40, 3e-3, batch=8) for name in ("training", "linear", "mesa")},

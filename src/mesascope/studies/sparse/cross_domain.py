@@ -112,11 +112,14 @@ STUDY = Study(
                   _above("sparse-relu-maml", "maml"), above(0.0), ours("the other sparse method"), premises=CARRIES),
         )),
     ),
-    unlike="miniImageNet to learn from",
-    deviations=(
-        "From Omniglot to MNIST, Fashion-MNIST and digits in place of miniImageNet to TieredImageNet, CUB and Cars, "
-        "whose images cannot be passed on and whose numbers the thesis' text has lost.",
-    ),
+    unlike=few_shot.UNLIKE,
+    deviations={
+        "paper": (
+            "From Omniglot to MNIST, Fashion-MNIST and digits in place of miniImageNet to TieredImageNet, CUB and "
+            "Cars, whose images cannot be passed on and whose numbers the thesis' text has lost.",
+        ),
+        "mini-imagenet": few_shot.MINI_DEVIATIONS,
+    },
     mutations=(
         few_shot.LEAK, few_shot.TRAINING_PART, few_shot.ANSWERS, few_shot.LABELS, few_shot.UNMASKED,
         few_shot.UNADAPTED, few_shot.SORTED,

@@ -108,11 +108,14 @@ STUDY = Study(
                   _gain(rates["closed"], LARGER), above(0.0), printed(FIGURE), former="bound > 1, held"),
         )),
     ),
-    unlike="miniImageNet",
-    deviations=(
-        "Omniglot in place of miniImageNet, with fewer filters, as in sparse-maml, and 500 outer steps, as most of the "
-        "cost is that of long inner loops.",
-    ),
+    unlike=few_shot.UNLIKE,
+    deviations={
+        "paper": (
+            "Omniglot in place of miniImageNet, with fewer filters, as in sparse-maml, and 500 outer steps, as most of "
+            "the cost is that of long inner loops.",
+        ),
+        "mini-imagenet": few_shot.MINI_DEVIATIONS,
+    },
     mutations=(
         few_shot.LEAK, few_shot.TRAINING_PART, few_shot.ANSWERS, few_shot.LABELS, few_shot.AVERAGED, few_shot.UPHILL,
         few_shot.UNMASKED, few_shot.UNADAPTED, few_shot.SORTED,

@@ -115,11 +115,14 @@ STUDY = Study(
                                           "miniImageNet")),
         )),
     ),
-    unlike="miniImageNet, and SGD with momentum",
-    deviations=(
-        "Omniglot in place of miniImageNet, with fewer filters and outer steps, as in sparse-maml.",
-        "All learn by Adam, as in sparse-maml, in place of SGD with momentum.",
-    ),
+    unlike=dict.fromkeys(few_shot.UNLIKE, "miniImageNet, and SGD with momentum"),
+    deviations={
+        "paper": (
+            "Omniglot in place of miniImageNet, with fewer filters and outer steps, as in sparse-maml.",
+            "All learn by Adam, as in sparse-maml, in place of SGD with momentum.",
+        ),
+        "mini-imagenet": (*few_shot.MINI_DEVIATIONS, "SGD has momentum 0.9, not Nesterov's form of it."),
+    },
     mutations=(
         few_shot.LEAK, few_shot.TRAINING_PART, few_shot.ANSWERS, few_shot.LABELS, few_shot.AVERAGED, few_shot.UPHILL,
         few_shot.UNMASKED, few_shot.SORTED,
