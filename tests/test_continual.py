@@ -341,10 +341,11 @@ def test_gem_moves_along_no_direction_that_raises_the_loss_of_a_past_task():
     for _ in range(20):
         rows, own = torch.randn(4, 30, generator=generator), torch.randn(30, generator=generator)
         rows = rows - 0.5 * own
-        found = own + rows.T @ _dual(rows, own, 0.0)
+        dual = _dual(rows @ rows.T, rows @ own, 0.0).float()
+        found = own + rows.T @ dual
         assert (rows @ found > -1e-2).all()
         for _ in range(50):  # no other direction that keeps the rule is nearer
-            v = _dual(rows, own, 0.0) * (1 + 0.2 * torch.randn(4, generator=generator))
+            v = dual * (1 + 0.2 * torch.randn(4, generator=generator))
             other = own + rows.T @ v
             if (rows @ other >= -1e-6).all():
                 assert (other - own).norm() >= (found - own).norm() - 1e-3

@@ -221,9 +221,10 @@ class GEM(OnlineSGD):
             return gradient
         own = _flat(gradient)
         rows = torch.stack([_flat(one) for one in past], 1)  # (members, tasks, entries)
+        products = [torch.cat([r @ r.mT, (r @ g)[:, None]], 1) for r, g in zip(rows, own, strict=True)]
+        duals = [_dual(one[:, :-1], one[:, -1], self.margin) for one in torch.stack(products).cpu()]  # one transfer
         moved = own + torch.stack([
-            torch.zeros_like(g) if not bool((r @ g < 0).any()) else r.mT @ _dual(r, g, self.margin)
-            for r, g in zip(rows, own, strict=True)
+            r.mT @ v.to(r) if v.any() else torch.zeros_like(g) for r, g, v in zip(rows, own, duals, strict=True)
         ])  # fmt: skip
         parts = moved.split([one[0].numel() for one in gradient], 1)
         return [part.view_as(one) for part, one in zip(parts, gradient, strict=True)]
@@ -381,12 +382,13 @@ def _flat(gradient: Tensors) -> Float[Tensor, "members entries"]:
 
 
 def _dual(
-    rows: Float[Tensor, "tasks entries"], own: Float[Tensor, " entries"], margin: float
+    products: Float[Tensor, "tasks tasks"], own: Float[Tensor, " tasks"], margin: float
 ) -> Float[Tensor, " tasks"]:
-    """Minimise |own + rows^T v| over v >= margin."""
-    gram = (rows @ rows.mT).double().cpu().numpy()
-    gram += 1e-3 * np.eye(len(gram))
-    linear = (rows @ own).double().cpu().numpy() + gram.sum(1) * margin
+    """Minimise |g + G^T v| over v >= margin, given G G^T and G g; 0 if no entry of G g is negative."""
+    if not bool((own < 0).any()):
+        return torch.zeros_like(own)
+    gram = products.double().numpy() + 1e-3 * np.eye(len(products))
+    linear = own.double().numpy() + gram.sum(1) * margin
     root = np.linalg.cholesky(gram).T
     free, _ = nnls(root, -np.linalg.solve(root.T, linear))
-    return torch.as_tensor(free + margin).to(own)
+    return torch.as_tensor(free + margin)

@@ -85,7 +85,7 @@ class ContinualState(Generic[Module]):
         rule = "members must learn examples of {} numbers in classes up to {}, some of them alone"
         words = in_words(self.ensemble.module, lambda: rule.format(batch.x.shape[-1], int(batch.y.max())))
         with drawing_from(self.seeds[0], "model", self.step, batch.x.device), words:
-            losses = self.method.learn(self._at, *batch)
+            losses = self.method.learn(self._at, *batch).cpu()  # one transfer from the device
         self.step += 1
         if not math.isfinite(losses.sum()):
             check_data(self.step, batch, True)

@@ -153,6 +153,11 @@ class MAML(nn.Module):
         if x.ndim != 2 or y.ndim not in (1, 2) or not 0 < len(x) == len(y):
             refuse("context", "be (n, dx) and (n, dy)", (tuple(x.shape), tuple(y.shape)), "pass one task's")
         check_data(None, context, False)
+        return self.adapted_to(model, context, start)
+
+    def adapted_to(self, model: nn.Module, context: Context, start: Parameters | None = None) -> Parameters:
+        """`adapt` without its checks, which wait for the device."""
+        x, y = context
         with copies_of(model, 1, self.batch_stats, self.order == 2) as copies, _recording():
             found = self._steps(model, copies, Context(*_plain(x[None], y[None])), start)
         return {name: one[0] for name, one in found.items()}
@@ -184,8 +189,10 @@ class MAML(nn.Module):
         ones = {name: torch.ones_like(one) for name, one in self.adapted(model).items()}
         with torch.no_grad():
             change = self.changes(self.factors(model), ones)
-        still = {name: float((one == 0).float().mean()) for name, one in change.items()}
-        return {name: still.get(name, 1.0) for name, _ in model.named_parameters()}
+        still = torch.stack([(one == 0).float().mean() for one in change.values()]).tolist()  # one transfer
+        return dict.fromkeys((name for name, _ in model.named_parameters()), 1.0) | dict(
+            zip(change, still, strict=True)
+        )
 
     def _steps(self, model: nn.Module, copies: Copies, context: Context, start: Parameters | None = None) -> Parameters:
         """Parameters after the inner steps, ``(tasks, ...)`` each."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -20,6 +21,7 @@ from mesascope.shapes import Float, Tensor
 from mesascope.streams import stream
 from mesascope.tasks import Context, Episode, accuracy
 from mesascope.training import Metrics, ModuleState, ParameterGroup, Training
+from mesascope.training.finite import check_data
 from mesascope.training.randomness import drawing_from
 from mesascope.validate import Count, NonNegative, Positive
 
@@ -223,7 +225,9 @@ class ContinualMAMLState:
         self.seed, self.step = seed, 0
         self.fast: dict[str, Tensor] = {}
         self.task: list[Context] = []
+        self._closed: float | None = None  # the sparsity, which only outer steps change
 
+    @guarded
     def update(self, batch: Context) -> Metrics:
         """Evaluate on a batch, then learn from it.
 
@@ -232,14 +236,18 @@ class ContinualMAMLState:
         self._outer.result()
         with drawing_from(self.seed, "online", self.step, batch.x.device):
             before = _judged(self._scores(self.fast, batch.x), batch)
+            if not math.isfinite(before["loss"]):
+                check_data(None, batch, False)
             switch = bool(self.fast) and self._is_new(batch, before["loss"])
             if switch:
                 self._learn()
-                self.task = []
+                self.task, self._closed = [], None
             self.fast = self._adapted(batch, None if switch or not self.fast else self.fast)
         self.step += 1
         self.task = [*self.task, batch][: self.settings.kept]
-        return {**before, "switch": float(switch), "closed": self.learner.sparsity()}
+        if self._closed is None:
+            self._closed = self.learner.sparsity()
+        return {**before, "switch": float(switch), "closed": self._closed}
 
     def result(self) -> MetaLearner:
         return self._outer.result()
@@ -254,7 +262,7 @@ class ContinualMAMLState:
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         own = ("fast", "task", "batches")
         self._outer.load({key: one for key, one in tensors.items() if key.split("/")[0] not in own})
-        self.step = int(tensors["batches"])
+        self.step, self._closed = int(tensors["batches"]), None
         self.fast = {key.removeprefix("fast/"): one.clone() for key, one in tensors.items() if key.startswith("fast/")}
         kept = range(sum(key.startswith("task/") for key in tensors) // 2)
         self.task = [Context(*(tensors[f"task/{place}/{part}"].clone() for part in "xy")) for place in kept]
@@ -278,7 +286,7 @@ class ContinualMAMLState:
         return loss * (1 - torch.exp(-self.settings.modulation * loss.detach()))
 
     def _adapted(self, batch: Context, start: Mapping[str, Tensor] | None) -> dict[str, Tensor]:
-        found = self.learner.method.adapt(self.learner.model, batch, start)
+        found = self.learner.method.adapted_to(self.learner.model, batch, start)
         return {name: one.detach() for name, one in found.items()}
 
     def _scores(self, phi: Mapping[str, Tensor], x: Tensor) -> Tensor:
@@ -304,4 +312,5 @@ def _batch_loss(network: nn.Module, batch: Context) -> Float[Tensor, ""]:
 
 
 def _judged(scores: Tensor, batch: Context) -> dict[str, float]:
-    return {"loss": float(cross_entropy(scores, batch.y)), "accuracy": float(accuracy(scores, batch.y))}
+    numbers = torch.stack([cross_entropy(scores, batch.y), accuracy(scores, batch.y)])
+    return dict(zip(("loss", "accuracy"), numbers.tolist(), strict=True))  # one transfer from the device

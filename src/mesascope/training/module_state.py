@@ -99,10 +99,11 @@ class ModuleState(OptimizedState, Generic[Module]):
                 weight.grad = weight.grad.to_dense()
         gradients = self._gradients()
         norm = torch.nn.utils.get_total_norm(gradients)
-        numbers = torch.stack([loss, full_tensor(norm).to(loss.device)])
-        shown, shown_norm = numbers.tolist()  # one transfer from the device
+        scale = self._scaler.scale(torch.ones_like(loss))  # 1 without a scaler
+        numbers = torch.stack([loss, full_tensor(norm).to(loss.device), scale])
+        shown, shown_norm, shown_scale = numbers.tolist()  # one transfer from the device
         # A gradient that overflows at a scale above 1 does not count as divergence: the scaler skips the step.
-        scaled = self._scaler.is_enabled() and self._scaler.get_scale() > 1
+        scaled = shown_scale > 1
         rate = self._set_learning_rate()
         metrics = {"loss": shown, "gradient_norm": shown_norm, "learning_rate": rate}
         if not math.isfinite(shown) or not (math.isfinite(shown_norm) or scaled):
