@@ -92,6 +92,8 @@ class _Computing(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
+        if func is aten._efficientzerotensor.default:  # tangents of zeros without memory, which no wrapper can hold
+            func = aten.zeros.default
         tensors, held = _parts(args, kwargs)
         here = any(isinstance(one, Simulated) for one in tensors)
         target = kwargs.get("device")
@@ -143,8 +145,6 @@ def _computed(func, args, kwargs, tensors, held):
             "device": torch.device("cpu"),
             **({"pin_memory": None} if "pin_memory" in own_kwargs else {}),
         }
-    if func is aten._efficientzerotensor.default:  # a tangent of zeros without memory, which no wrapper can hold
-        func = aten.zeros.default
     found = func(*own_args, **own_kwargs)
     if func is aten._to_copy.default and found is own_args[0]:
         found = found.clone()

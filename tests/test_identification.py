@@ -379,6 +379,15 @@ def test_a_spectral_filter_is_that_of_the_algorithm(learner, height):
     assert explained.value > 0.98
 
 
+def test_a_spectral_filter_of_tasks_in_float32_is_that_of_float64():
+    weights, single = smoother_weights(learners.GradientDescent(1, 0.7), EPISODE), EPISODE.to(torch.float32)
+    expected, explained = spectral_filter(weights, EPISODE)
+    for own in (weights, weights.float(), smoother_weights(learners.GradientDescent(1, 0.7), single)):
+        found, share = spectral_filter(own, single)
+        assert [row["filter"].value for row in found] == pytest.approx([row["filter"].value for row in expected], 1e-4)
+        assert share.value == pytest.approx(explained.value, rel=1e-4)
+
+
 def test_a_kernel_smoother_has_no_spectral_filter():
     _, explained = spectral_filter(smoother_weights(learners.KernelSmoother(bandwidth=0.3), EPISODE), EPISODE)
     assert explained.value < 0.9

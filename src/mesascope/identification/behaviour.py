@@ -70,7 +70,7 @@ class Behaviour:
 def behaviour_of(learner: Learner, tasks: Episode, generator: torch.Generator) -> Behaviour:
     """Measure the behaviour of a learner, on tasks in the learner's precision."""
     weights, queries = smoother_weights(learner, tasks), tasks.context.x.roll(1, 0)
-    spectrum, filtered = (None, None) if weights is None else spectral_filter(weights.double(), tasks.to(torch.float64))
+    spectrum, filtered = (None, None) if weights is None else spectral_filter(weights, tasks)
     maps = implicit_weights(learner, tasks, queries)
     nearest = torch.cdist(tasks.xq, tasks.context.x).argsort(-1)
     return Behaviour(
@@ -142,7 +142,10 @@ def spectral_filter(weights: Float[Tensor, "tasks m n"], tasks: Episode, bins: i
     In the eigenbasis of C, s^T X equals x_q h(lambda) lambda for each eigenvector. The h of a bin is the least-squares
     slope over all eigenvectors with lambda in the bin. One step of gradient descent has h = eta, k steps have
     (1 - (1 - eta lambda)^k) / lambda, least squares has 1 / lambda, and ridge has 1 / (lambda + ridge / n).
+
+    All is computed in float64.
     """
+    weights, tasks = weights.double(), tasks.to(torch.float64)
     x = tasks.context.x
     n = x.shape[-2]
     values, basis = torch.linalg.eigh(x.mT @ x / n)
@@ -269,7 +272,7 @@ def untrained(learner: Any, generator: torch.Generator) -> Learner | None:
     own = [part for part in found.modules() if any(True for _ in part.parameters(recurse=False))]
     if not own or not all(hasattr(part, "reset_parameters") for part in own):
         return None
-    with seeded(generator.initial_seed()):
+    with seeded(generator.initial_seed(), next(found.parameters()).device):
         for part in own:
             part.reset_parameters()  # type: ignore[operator]
     return found.eval()

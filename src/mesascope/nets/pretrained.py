@@ -52,8 +52,9 @@ class Pretrained(nn.Module):
             remedy = "build it from one, or save its weights"
             refuse("the network", "be built from a config", type(self).__name__, remedy)
         weights = {name: weight.detach().clone().contiguous() for name, weight in self.state_dict().items()}
-        for weight in weights.values():
+        for name, weight in weights.items():
             check_held("the network", weight)
+            weights[name] = weight.cpu()
         with written("folder", folder) as path:
             write_aside(path / _WEIGHTS, safetensors.torch.save(weights, {"mesascope": mesascope.__version__}))
             write_aside(path / _CONFIG, (json.dumps(to_record(self.config), indent=2) + "\n").encode())

@@ -16,6 +16,7 @@ from mesascope.files import write_aside
 from mesascope.nets.pretrained import path_of, written
 from mesascope.ops import DeltaState, FixedRidgeState, LinearState, MesaState, RootedMesaState, SoftmaxState
 from mesascope.shapes import Float, Tensor
+from mesascope.streams import generator_on
 
 
 class AttentionState(NamedTuple):
@@ -95,11 +96,11 @@ def load_state(path: str | Path, device: torch.device | str = "cpu") -> Any:
     Raises:
         ArgumentError: the file is missing or damaged, or contains no state.
     """
-    path = path_of("path", path)
+    path, device = path_of("path", path), generator_on(device).device
     try:
-        with safetensors.safe_open(path, "pt", device=str(device)) as file:
+        with safetensors.safe_open(path, "pt") as file:
             described = json.loads(file.metadata()["state"])
-            return _restored(described, file.get_tensor)
+            return _restored(described, lambda name: file.get_tensor(name).to(device))
     except (OSError, safetensors.SafetensorError, LookupError, TypeError, ValueError) as error:
         raise ArgumentError(
             f"path must be a file that save_state wrote, but is {str(path)!r} ({error}): pass another."
@@ -109,7 +110,7 @@ def load_state(path: str | Path, device: torch.device | str = "cpu") -> Any:
 def _described(state: Any, name: str, tensors: dict[str, Tensor]) -> Any:
     """Return a state's structure as JSON types, and add its tensors to ``tensors``."""
     if isinstance(state, Tensor):
-        tensors[name] = state.detach().clone(memory_format=torch.contiguous_format)
+        tensors[name] = state.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
         return name
     if state is None:
         return None

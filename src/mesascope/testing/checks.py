@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch import nn
 
 from mesascope import tasks
 from mesascope.errors import MesascopeError, raised, require_number, shown
@@ -41,7 +42,7 @@ def check_learner(
     >>> check_learner(GradientDescent(steps=2, eta=0.5))
     """
     require_number("tolerance", tolerance, above=0)
-    episode = _drawn(family or tasks.LinearRegression(n_context=10, d_in=3), 6)
+    episode = _drawn(family or tasks.LinearRegression(n_context=10, d_in=3), 6, model=learner)
     _require(isinstance(episode, Episode), "a learner must be checked on a family of episodes")
     (x, y), own, _ = episode
     xq = torch.cat([own[:, :1], x[:, :2]], dim=1)  # three queries per task, whatever number the family draws
@@ -86,7 +87,7 @@ def check_predictor(
     >>> check_predictor(RecursiveLeastSquares(ridge=0.1))
     """
     require_number("tolerance", tolerance, above=0)
-    sequence = _drawn(family or tasks.LinearDynamics(d=3, length=12), 6)
+    sequence = _drawn(family or tasks.LinearDynamics(d=3, length=12), 6, model=predictor)
     _require(isinstance(sequence, Tensor), "a predictor must be checked on a family of sequences")
     before, length, ask = sequence.clone(), sequence.shape[1], functools.partial(_asked, predictor)
     _require(length > 1, "a family must draw sequences of at least 2 elements")
@@ -162,9 +163,12 @@ def _check_episode(episode: Episode) -> None:
     _require(episode.xq.shape[1] >= 1, "an episode must have a query")
 
 
-def _drawn(family: Any, batch: int, seed: int = 0) -> Any:
+def _drawn(family: Any, batch: int, seed: int = 0, model: Any = None) -> Any:
+    """Tasks of the CPU's generator, on the device of ``model``."""
+    weight = next(model.parameters(), None) if isinstance(model, nn.Module) else None
     with _broken(f"a family must draw {batch} tasks", family):
-        return sample_tasks(family, batch, stream(seed, "check"))
+        found = sample_tasks(family, batch, stream(seed, "check"))
+        return found if weight is None else found.to(weight.device)
 
 
 def _asked(model: Any, rule: str, *inputs: Context | Tensor) -> Tensor:

@@ -129,7 +129,7 @@ def tune_spectral(
     free = _unclipped(learner)
     problem = _spectral_problem(family, contexts, seed)
     tuned = _tuned(problem, free, climb(problem, free, seed)[-1], contexts)
-    tuned.learner.token_clip = learner.token_clip
+    tuned.learner.to(learner.eta.device).token_clip = learner.token_clip
     return tuned
 
 
