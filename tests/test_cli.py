@@ -216,15 +216,21 @@ OF_TASKS = "the tasks must fit into memory, but Net ran out of it on 9 tasks"
         ("language-mesa", OF_BATCH, "double --accumulate"),
         ("softmax", OF_BATCH, "halve --training.batch or --two-heads.training.batch"),
         ("softmax", OF_TASKS, "halve --tasks, --sweep-tasks or --tune-tasks"),
-        ("language-mesa", OF_TASKS, "pass at most 4"),
+        ("language-mesa", OF_TASKS, "lower --width, --context or --seeds"),
+        ("language-mesa --training.batch 1", OF_BATCH, "lower --width, --context or --seeds"),
+        ("language-mesa --training.batch 4 --accumulate 4", OF_BATCH, "lower --width, --context or --seeds"),
+        ("sparse-maml --training.batch 1", OF_BATCH, "lower --width or --seeds"),
+        ("sparse-maml --training.batch=1 --order 2", OF_BATCH, "lower --width, --inner-steps or --seeds"),
+        ("softmax --training.batch 1", OF_BATCH, "halve --two-heads.training.batch"),
+        ("softmax --training.batch 1 --two-heads.training.batch 1", OF_BATCH, "lower --seeds"),
     ],
 )
-def test_memory_that_runs_out_names_the_flags_that_halve_it(study, said, remedy, tmp_path, monkeypatch, capsys):
+def test_memory_that_runs_out_names_the_flags_that_reduce_it(study, said, remedy, tmp_path, monkeypatch, capsys):
     def without_memory(*given):
         raise ArgumentError(f"{said}: pass at most 4.") from MemoryError("can't allocate memory")
 
     monkeypatch.setattr("mesascope.studies.run_study", without_memory)
-    assert main(["run", study, "--device", "cpu", "--out", str(tmp_path / "run")]) == 2
+    assert main(["run", *study.split(), "--device", "cpu", "--out", str(tmp_path / "run")]) == 2
     assert capsys.readouterr().err == f"mesascope: {said}: {remedy}.\n"
 
 

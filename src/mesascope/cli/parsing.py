@@ -106,7 +106,7 @@ def naming_flags(arguments: Sequence[str]) -> Iterator[None]:
 
 
 def _with_flags_for_memory(error: MesascopeError, arguments: Sequence[str]) -> str:
-    """Message of an error; if memory ran out, it names the flags that halve the memory, if the command has any."""
+    """Message of an error; if memory ran out, it names the flags that reduce the memory, if the command has any."""
     said, _, remedy = str(error).rpartition(": ")
     if error.__cause__ is None or "must fit into memory" not in said:
         return str(error)
@@ -114,13 +114,28 @@ def _with_flags_for_memory(error: MesascopeError, arguments: Sequence[str]) -> s
 
 
 def memory_remedy(arguments: Sequence[str], training: bool) -> str:
-    """Advice on flags that halve the memory of a training or an evaluation; "" if the command has none."""
-    flags = _settings_flags(arguments)
-    if training and "--accumulate" in flags:
+    """Advice on flags that reduce the memory of a training or an evaluation; "" if the command has none.
+
+    Where batches or tasks are 1 and cannot be halved, these are the flags of the network's size and of the seeds.
+    """
+    values = _values(arguments)
+    parts, noun = training and "--accumulate" in values, "batch" if training else "tasks"
+    if parts and values["--accumulate"] < values.get("--training.batch", 1):
         return "double --accumulate"
-    noun = "batch" if training else "tasks"
-    own = [flag for flag in flags if re.split(r"[-.]", flag)[-1] == noun]
-    return f"halve {', '.join(own[:-1])} or {own[-1]}" if own[1:] else "".join(f"halve {flag}" for flag in own)
+    own = [flag for flag, value in values.items() if re.split(r"[-.]", flag)[-1] == noun and value > 1 and not parts]
+    verb = "halve" if own else "lower"
+    inner = ["--inner-steps"] if values.get("--order") == 2 else []  # which then keep the activations of every step
+    own = own or [flag for flag in ("--width", *inner, "--context", "--seeds") if values.get(flag, 1) > 1]
+    return f"{verb} {', '.join(own[:-1])} or {own[-1]}" if own[1:] else "".join(f"{verb} {flag}" for flag in own)
+
+
+def _values(arguments: Sequence[str]) -> dict[str, int]:
+    """Values of the flags for whole numbers of the study or training in the arguments."""
+    try:
+        settings = getattr(getattr(parsed([*arguments]), "command", None), "settings", None)
+    except ArgumentError:
+        return {}
+    return {flag: value for flag, value in _flags(settings).items() if type(value) is int} if settings else {}
 
 
 def _settings_flags(arguments: Sequence[str]) -> list[str]:
@@ -129,14 +144,15 @@ def _settings_flags(arguments: Sequence[str]) -> list[str]:
     if (command, name) == ("language", "train"):
         from mesascope.language.learning import PRESETS
 
-        return _flags(PRESETS["quick"])
+        return [*_flags(PRESETS["quick"])]
     study = registered("study").get(name.replace("_", "-")) if command == "run" else None
-    return _flags(next(iter(study.presets.values()))) if study else []
+    return [*_flags(next(iter(study.presets.values())))] if study else []
 
 
-def _flags(settings: Any, group: str = "--") -> list[str]:
-    found = []
+def _flags(settings: Any, group: str = "--") -> dict[str, Any]:
+    """Values of settings by flag."""
+    found = {}
     for field in dataclasses.fields(settings):
         name, value = f"{group}{field.name.replace('_', '-')}", getattr(settings, field.name)
-        found += _flags(value, f"{name}.") if dataclasses.is_dataclass(value) else [name]
+        found |= _flags(value, f"{name}.") if dataclasses.is_dataclass(value) else {name: value}
     return found

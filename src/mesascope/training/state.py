@@ -107,7 +107,7 @@ class OptimizedState:
             raise ArgumentError(
                 f"a batch must fit into memory, but {label(self._module)} ran out of it with "
                 f"accumulate={self.accumulate}: train with accumulate={2 * self.accumulate}, which halves the memory "
-                "of activations, or with half the batch."
+                "of activations, with half the batch, or with a smaller network."
             ) from error
 
     def _loss_of_part(self, model: Any, batch: Any, index: int, axis: int = 0) -> Tensor:
