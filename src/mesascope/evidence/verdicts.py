@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -69,11 +70,20 @@ def controlled(records: Sequence[Mapping[str, Any]]) -> Verdicts:
     """
     errors = sorted(error for record in records if (error := record.get("p")) is not None)
     most = max((error for rank, error in enumerate(errors, 1) if error <= RATE * rank / len(errors)), default=0.0)
-    reason = (
-        f"it {{verdict}} by itself (p = {{p:.2g}}), but not at a false discovery rate of 1 % among {len(errors)} claims"
-    )
+
+    def reason(record: Mapping[str, Any]) -> str:
+        from scipy.stats import norm
+
+        times = (norm.isf(most / 2) / norm.isf(record["p"] / 2)) ** 2 if most else math.inf
+        every, number = record.get("quantifier") == "every", math.ceil(record["n"] * times) if most else 0
+        sample = f"{times:.1f} times as many evaluation tasks" if every else f"about {number} {record['over']}"
+        return (
+            f"it {record['verdict']} by itself (p = {record['p']:.2g}), but not at a false discovery rate of 1 % among "
+            f"{len(errors)} claims{f', which {sample} would decide' if most else ''}"
+        )
+
     return Verdicts(
-        {**record, "verdict": "undecided", "reason": reason.format_map(record)}
+        {**record, "verdict": "undecided", "reason": reason(record)}
         if record["verdict"] in ("holds", "fails") and (record.get("p") or 0.0) > most
         else record
         for record in records

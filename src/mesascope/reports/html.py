@@ -12,7 +12,7 @@ from typing import Any
 
 from mesascope.evidence.tables import Table
 from mesascope.evidence.verdicts import measured_text
-from mesascope.reports.tables import counts_text, holding_text, over_text
+from mesascope.reports.tables import counts_text, holding_text, over_text, reason_text
 from mesascope.runs import Run
 from mesascope.text import counted
 
@@ -244,7 +244,7 @@ def _claims_table(claims: Sequence[Mapping[str, Any]]) -> str:
             f"<span class='muted'>{escape(claim['measures'])}; {escape(over_text(claim))}</span></td>"
             f'<td class="number">{escape(claim["bound"])}<br><span class="muted">set by {escape(claim["bound_by"])}'
             f'</span></td><td>{reported}</td><td class="verdict {verdict}">{verdict}'
-            f"<br><span class='muted reason'>{escape(claim['reason'])}</span></td></tr>"
+            f"<br><span class='muted reason'>{escape(reason_text(claim))}</span></td></tr>"
         )
     head = "<tr><th>claim</th><th>measured</th><th>bound</th><th>reported</th><th>verdict</th></tr>"
     return f'<div class="wide"><table class="claims">{head}{"".join(rows)}</table></div>'

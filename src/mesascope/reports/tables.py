@@ -56,8 +56,15 @@ def holding_text(records: Sequence[Mapping[str, Any]]) -> str:
 
 
 def over_text(record: Mapping[str, Any]) -> str:
-    """Number of replicates of a claim: ``5 seeds``."""
-    return counted(record["n"], record["over"].removesuffix("s"))
+    """Number of replicates of a claim: ``5 seeds``, or ``each of 5 seeds``."""
+    each = "each of " if record.get("quantifier") == "every" else ""
+    return each + counted(record["n"], record["over"].removesuffix("s"))
+
+
+def reason_text(record: Mapping[str, Any]) -> str:
+    """Reason of a verdict, and the bound or verdict before a change that was made with the result known."""
+    former = f"(changed with its result known; before: {record['former']})" if record.get("former") else ""
+    return " ".join(filter(None, (record.get("reason"), former)))
 
 
 def print_claims(records: Sequence[Mapping[str, Any]], console: Console, title: str = "claims") -> None:
@@ -109,7 +116,7 @@ def _paragraphs(records: Sequence[Mapping[str, Any]], title: str) -> RichTable:
             f"{escape(measured_text(record))}, bound {escape(record['bound'])}",
             f"[dim]{escape(record['measures'])}[/]",
             f"reported {escape(record['reported'])}" if record["reported"] else "",
-            escape(record.get("reason") or ""),
+            escape(reason_text(record)),
         ]
         grid.add_row(_verdict(record), "\n".join(filter(None, lines)))
     return grid
@@ -121,10 +128,10 @@ def ledger_markdown(rows: Sequence[Mapping[str, Any]]) -> str:
     unlike = sum(bool(row.get("unlike")) for row in rows if row["verdict"] == "fails")
     parts = [
         "# Ledger of claims",
-        f"{counted(len(rows), 'claim')}: {counts_text(rows)}; {holding_text(rows)}. Of those that fail, {unlike} are "
-        "printed sentences that were run with other settings than their source's, named in their rows: they refute "
-        "nothing. Judged from the arrays of each run by `mesascope ledger DIR --format markdown`. Intervals are at "
-        "99 % ([evidence.md](evidence.md)); *n* counts replicates. A claim about *each* of them has one interval for "
+        f"{counted(len(rows), 'claim')}: {counts_text(rows)}; {holding_text(rows)}. Of those that fail, {unlike} were "
+        "run with other settings than their source's, named in their rows: they do not refute the source. Judged "
+        "from the arrays of each run by `mesascope ledger DIR --format markdown`. Intervals are at 99 % "
+        "([evidence.md](evidence.md)); *n* counts replicates. A claim about *each* of them has one interval for "
         "each, over evaluation tasks; one about their median or share has an interval over replicates. The false "
         f"discovery rate is at most 1 %: of {counted(tested, 'verdict')} that rest on intervals, at most "
         f"{RATE * tested:.1f} are expected to be false. A star marks those that are also decided at 99.9 %. Bounds "
@@ -163,14 +170,12 @@ def _run_markdown(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     lines = ["| claim | reported | measured | n | bound | verdict |", "|---|---|---|---|---|---|"]
     for row in rows:
         sentence = f"{row['id']}: {row['sentence']} ({row['measures']})"
-        over = ("each of " if row.get("quantifier") == "every" else "") + over_text(row)
         bound = row["bound"] + (" (paper)" if row["bound_by"] == "paper" else "")
-        cells = (sentence, row["reported"] or "", measured_text(row), over, bound)
+        cells = (sentence, row["reported"] or "", measured_text(row), over_text(row), bound)
         verdict = row["verdict"] if row["verdict"] == "holds" else f"**{row['verdict']}**"
         sure = "\\*" if (row.get("p") or 1) <= 0.001 else ""
-        because = sure + (f": {row['reason']}" if row.get("reason") else "")
-        because += f" (changed with its result known; before: {row['former']})" if row.get("former") else ""
-        lines.append(f"| {' | '.join(map(_cell, cells))} | {verdict}{_cell(because)} |")
+        because = f"{':' if row.get('reason') else ''} {reason_text(row)}".rstrip()
+        lines.append(f"| {' | '.join(map(_cell, cells))} | {verdict}{sure}{_cell(because)} |")
     return [*parts, "\n".join(lines)]
 
 

@@ -133,10 +133,10 @@ SOFTMAX = _figure(
     "softmax",
     Claim("one-step", "the median loss is within 10 % of that of one step of gradient descent",
           main.ratio("trained", "gd"), two_sided(0.1), printed("Fig. 5 left"), quantifier="median",
-          former="each of five losses"),
+          former="each of five losses, held"),
     Claim("not-two-steps", "the median loss is more than 10 % above that of two tuned steps of gradient descent",
           main.ratio("trained", "two-steps"), above(1.1), printed("Fig. 5 left"), quantifier="median",
-          premises=DESCENDS, former="each of five losses"),
+          premises=DESCENDS, former="each of five losses, held"),
     Claim("copies-first", "before the loss has made 5 % of its fall, the first layer is more than 5 times as sensitive "
           "to the next token as to other tokens",
           run.map(copying_before, "largest ratio of the two sensitivities until then"), above(5.0),
@@ -149,12 +149,13 @@ SOFTMAX = _figure(
     Claim("order-of-magnitude", "training takes ten times as many steps to half of the loss's fall as one layer on "
           "ready tokens, in the median", Reading("median step of alternating / of ready tokens", _arrivals),
           above(10.0, by="paper"), printed("Fig. 5 left: an order of magnitude longer"), quantifier="bootstrap",
-          premises=DESCENDS, former="a ratio of means",
+          premises=DESCENDS, former="a ratio of means, undecided",
           statistic=lambda alternating, ready, axis=-1: np.median(alternating, axis) / np.median(ready, axis)),
     Claim("seeds-vary", "the quartiles over seeds of the number of steps to half of the loss's fall lie more than a "
           "tenth of its median apart", Reading("distance of the quartiles / median", _arrivals),
           above(0.1), printed("section 4: highly variant training speeds"), quantifier="bootstrap", premises=DESCENDS,
-          statistic=lambda alternating, ready, axis=-1: _spread(alternating, axis), former="standard deviation / mean"),
+          statistic=lambda alternating, ready, axis=-1: _spread(alternating, axis),
+          former="standard deviation / mean, undecided"),
 )  # fmt: skip
 
 LINEAR = _figure(
@@ -180,7 +181,8 @@ STUDY = Study(
     premises=PREMISES,
     claims=(
         # Without the cap, initial losses of thousands would make any training look converged.
-        *(converged(first, quantity="capped mse", id=f"{first}-converged", each=False) for first in FIRST_LAYERS),
+        *(converged(first, quantity="capped mse", id=f"{first}-converged", each=False, former=former)
+          for first, former in zip(FIRST_LAYERS, ("of each network, held", "of each network, failed"), strict=True)),
         Claim("no-worse-than-zero", "each network with a softmax first layer has a loss at most a tenth above that of "
               "predicting zero",
               main["mse", "trained"] / run["zero mse"].at((..., -1), "zero prediction"), study.below(1.1),

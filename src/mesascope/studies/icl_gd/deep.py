@@ -218,7 +218,7 @@ PATHS = Figure(
         Claim("interpolation", "for most networks of five layers, the loss halfway to GD++ with their own step sizes "
               "is at most 10 % above that of both ends", midpoint_losses("to-own").map(_smooth, "share of networks"),
               above(0.5), study.derived("Fig. 3b, which leaves it to future work"), quantifier="share",
-              premises=(*TRAINED, "to-own-apart")),
+              premises=(*TRAINED, "to-own-apart"), former="printed, undecided"),
         Claim("no-interpolation", "halfway between each network of five layers and tuned GD++ the loss is more than 10 "
               "% above that of both ends", midpoint_losses("to-tuned"), above(1.1), printed("section 3, on Fig. 3b"),
               premises=(*TUNED, "construction", "to-tuned-apart")),

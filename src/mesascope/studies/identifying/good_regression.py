@@ -128,7 +128,7 @@ STUDY = Study(
             Claim("implies-descent", "each of these regressors is within 1 % of some gradient descent or GD++ under "
                   "all conditions",
                   rivals["distance"], below(0.01), study.derived(f"{BLOG}: conclusion, which suggests it"),
-                  over="draws", premises=("as-good",), about="algorithms"),
+                  over="draws", premises=("as-good",), about="algorithms", former="printed, failed"),
             Claim("optimum", "control: the loss of ridge regression is within 10 % of the Bayes risk",
                   rivals["loss"].map(lambda loss: loss[:, 0] / OPTIMUM, "loss of ridge regression / Bayes risk"),
                   study.two_sided(0.1), study.derived("control: the posterior mean of noisy linear tasks"),

@@ -348,7 +348,7 @@ def shuffled_targets(targets: Collection[str], names: Collection[str]) -> Claim:
 
     return Claim("shuffled-targets", "probes of shuffled targets err more than the mean of the targets",
                  ratios, above(1.0), ours("premise"), quantifier="every", at_least=3, about="algorithms",
-                 former="bound > 0.9",
+                 former="bound > 0.9, held",
                  measures="error of such a probe / of the mean of the targets, mean over layers and times")  # fmt: skip
 
 
