@@ -501,6 +501,17 @@ def test_a_step_with_activations_of_16_bits_has_nearly_the_loss_of_one_in_float3
     assert {weight.dtype for weight in state.tensors().values() if weight.is_floating_point()} == {torch.float32}
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_meta_learner_adapts_with_products_of_16_bits_and_keeps_its_weights_in_float32(dtype):
+    config = MetaLearnerConfig(ClassifierConfig("convnet4", 4, size=8, classes=3), "maml", 0.01, 2)
+    tasks, losses = FewShotImages(ways=3, shots=2, queries=2, size=8).sample(2, stream(0, "tasks")).to(DEVICE), []
+    for autocast in (None, dtype):
+        state = ModuleState(config.build(stream(0, "init")).to(DEVICE), MetaLearner.loss, PLAN, autocast=autocast)
+        losses.append(state.update(tasks)["loss"])
+    assert losses[0] != losses[1] == pytest.approx(losses[0], rel=0.05)
+    assert {weight.dtype for weight in state.result().parameters()} == {torch.float32}
+
+
 def test_language_models_are_trained_saved_and_continue_text_there(tmp_path, monkeypatch):
     pytest.importorskip("tokenizers")
     monkeypatch.setattr("mesascope.language.learning.available_device", lambda name: name)

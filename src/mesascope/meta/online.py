@@ -62,6 +62,7 @@ class OnlineDescentState:
         self.settings = settings
         self._outer = ModuleState(network, _batch_loss, settings.training, seed=seed)
 
+    @guarded
     def update(self, batch: Context) -> Metrics:
         """Evaluate on a batch, then learn from it; return the earlier ``accuracy`` and ``loss``."""
         network = self._outer.result()
