@@ -1,6 +1,6 @@
-"""Coverage of claims' intervals by quantifier, distribution and number of replicates: the table of docs/evidence.md.
+"""Coverage of intervals by quantifier, distribution and number of replicates: table and limits of docs/evidence.md.
 
-``python tests/covering.py`` prints it, from 20,000 samples a cell (200 for bootstraps), in some five minutes.
+``python tests/covering.py`` prints both, from 20,000 samples a cell (200 to 1,000 for bootstraps), in some ten minutes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
-from scipy.stats import binom
+from scipy.stats import binom, t
 
 from mesascope.evidence import LEVEL, judging
 
@@ -59,7 +59,7 @@ def cells(samples: int = 20_000, resampled: int = 200) -> Iterator[tuple[str, st
             drawn = [draw(rng, (-(-samples // rounds), n)) for _ in range(rounds)]
             means = np.concatenate([one.mean(1) for one in drawn])[None]
             errors = np.concatenate([one.std(1, ddof=1) for one in drawn])[None] / n**0.5
-            yield "every", law, n, covered("every", means, errors, exact_mean(law, large))
+            yield "every", law, n, covered("every", means, errors, exact_mean(law))
         for n in REPLICATES:
             values = draw(rng, (n, samples))
             yield "median", law, n, covered("median", values, np.zeros_like(values), float(np.median(large)))
@@ -88,17 +88,49 @@ def cells(samples: int = 20_000, resampled: int = 200) -> Iterator[tuple[str, st
                 )
 
 
-def exact_mean(law: str, large: np.ndarray) -> float:
+def limits(samples: int = 20_000, resampled: int = 1_000) -> Iterator[tuple[str, int, list[float]]]:
+    """Coverages and shares that docs/evidence.md states in sentences: subject, number of samples, and shares."""
+    rng = np.random.default_rng(1)
+    for by in (10, 100):
+        found = [student(late(0.1, by)(rng, (n, samples)), 0.1 * by) for n in (3, 5, 8, 10)]
+        yield f"Student's t, late by {by}", samples, found
+    yield "no late seed", samples, [float(binom.pmf(0, 8, 0.1))]
+    losses = LAWS["lognormal"](rng, (samples, 64))
+    errors = losses.std(1, ddof=1)[None] / 8
+    yield "few tasks", samples, [covered("every", losses.mean(1)[None], errors, exact_mean("lognormal"))]
+    found = []
+    for correlation in SHARED:
+        values = (1 - correlation) ** 0.5 * rng.normal(size=(8, samples)) + correlation**0.5 * rng.normal(size=samples)
+        found.append(covered("median", values, np.zeros_like(values), 0.0))
+    yield "correlation, ignored", samples, found
+    if resampled:
+        truth = np.sqrt(np.e * (np.e - 1))
+        found = [bootstrapped(rng, LAWS["lognormal"], 1, deviation, 100, truth, resampled, judging.RESAMPLES)]
+        yield "standard deviation", resampled, found
+
+
+def deviation(values: np.ndarray, axis: int = -1) -> Any:
+    return values.std(axis, ddof=1)
+
+
+def student(values: np.ndarray, truth: float) -> float:
+    """Share of samples, one a column, whose interval of Student's t at 99.9 % contains the mean."""
+    reach = t.isf(0.0005, len(values) - 1) * values.std(0, ddof=1) / len(values) ** 0.5
+    return float(np.mean(np.abs(values.mean(0) - truth) <= reach))
+
+
+def exact_mean(law: str) -> float:
     known = {"normal": 0.0, "lognormal": np.exp(0.5), "uniform": 0.5, "one in ten late": 1.0, "two in ten dead": -6.0}
     return float(known.get(law, 0.0))
 
 
 def bootstrapped(
-    rng: np.random.Generator, draw: Draw, count: int, statistic: Any, n: int, truth: float, samples: int
-) -> float:
+    rng: np.random.Generator, draw: Draw, count: int, statistic: Any, n: int, truth: float, samples: int,
+    resamples: int = 499,
+) -> float:  # fmt: skip
     inside = 0
     own = SimpleNamespace(over="seeds", statistic=statistic)
-    with mock.patch.object(judging, "RESAMPLES", 499):
+    with mock.patch.object(judging, "RESAMPLES", resamples):
         for _ in range(samples):
             read = tuple(judging._Samples(draw(rng, (n, 1)), np.zeros((n, 1))) for _ in range(count))
             (found,) = judging._bootstrap(own, read)((1 - LEVEL) * judging._STRICTER["bootstrap"])
@@ -120,6 +152,8 @@ def main() -> None:
         found.setdefault((quantifier, law), {})[n] = coverage
         print(quantifier, law, n, coverage, file=sys.stderr, flush=True)
     print(table(dict(sorted(found.items(), key=lambda item: list(judging._INTERVALS).index(item[0][0])))))
+    for subject, _, shares in limits():
+        print(f"{subject}: {', '.join(f'{100 * one:.1f}' for one in shares)} %", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,13 +1,15 @@
 """Verdicts are what their intervals say, and intervals are what statistics says."""
 
 import dataclasses
+import json
 import re
 from pathlib import Path
 
+import bounds
 import numpy as np
 import pytest
 from cases import in_turn
-from covering import cells
+from covering import cells, limits
 from hypothesis import given, strategies as st
 from scipy import stats
 from uncertainties import ufloat
@@ -32,6 +34,8 @@ from mesascope.evidence import (
 )
 
 BELOW_ONE = below(1.0)
+DOCS = Path(__file__).parent.parent / "docs"
+PAGE = (DOCS / "evidence.md").read_text()
 
 
 def claim(reading=lambda r: r["x"], bounds=BELOW_ONE, **changes):
@@ -454,9 +458,8 @@ def test_readings_compute_and_spell_themselves():
 )
 def test_intervals_cover_as_the_page_says(samples, resampled, unchecked):
     """On each law of docs/evidence.md: within chance of its table, and never below the level."""
-    page = (Path(__file__).parent.parent / "docs" / "evidence.md").read_text()
     rows = re.findall(
-        r"^\| (every|median|share|bootstrap) \| ([^|]*) \| ([^|]*: \d+\.\d\d[^|]*) \|$", page, re.MULTILINE
+        r"^\| (every|median|share|bootstrap) \| ([^|]*) \| ([^|]*: \d+\.\d\d[^|]*) \|$", PAGE, re.MULTILINE
     )
     printed = {
         (quantifier, law, int(n.replace(",", ""))): float(value) / 100
@@ -470,6 +473,61 @@ def test_intervals_cover_as_the_page_says(samples, resampled, unchecked):
         assert abs(coverage - stated) <= 4 * np.sqrt(stated * (1.001 - stated) / drawn), (quantifier, law, n)
 
 
+# Sentences of docs/evidence.md with numbers from simulations, and with numbers from the history of docs/results.
+LIMITS = {
+    "Student's t, late by 100": r"100 standard deviations above .* in (\d+), (\d+), (\d+) and (\d+) % of samples of 3",
+    "Student's t, late by 10": r"At 10 standard deviations, it does in ([\d.]+), ([\d.]+), ([\d.]+) and ([\d.]+) %",
+    "no late seed": r"(\d+) % of samples of eight have no late seed",
+    "few tasks": r"over 64 lognormal losses they cover (\d+) %",
+    "correlation, ignored": r"of eight covers (\d+) % at a correlation of 0.2, and (\d+) % at 0.5",
+    "standard deviation": r"of the standard deviation of 100 lognormal replicates covers (\d+) %",
+}
+COUNTS = {
+    "bound": r"Of (\d+) claims .*, (\d+) have had more than one bound",
+    "kind of source": r"Of (\d+) printed sentences that .*, (\d+) had held, (\d+) had failed and (\d+) was undecided",
+    "quantifier": r"The quantifier of (\d+) claims changed, of (\d+) only because",
+    "published arrays": r"(\d+) claims were first judged on arrays .*: (\d+) premises and controls, of which (\d+) "
+    r"held, and (\d+) others, of which (\d+) held, (\d+) failed and (\d+) were undecided",
+}
+
+
+def stated(pattern):
+    found = re.search(pattern, PAGE)
+    assert found, pattern
+    return [float(one) for one in found.groups()]
+
+
+@pytest.mark.parametrize(
+    ("samples", "resampled"), [(4000, 0), pytest.param(100, 300, marks=pytest.mark.slow, id="bootstraps")]
+)
+def test_limits_of_intervals_are_those_of_the_page(samples, resampled, unchecked):
+    for subject, drawn, shares in limits(samples, resampled):
+        for said, share in zip(stated(LIMITS[subject]), shares, strict=True):
+            chance = 4 * np.sqrt(share * (1.001 - share) / drawn)
+            assert abs(share - said / 100) <= chance + 0.005, (subject, said, share)
+
+
+def test_published_claims_have_the_minimums_of_the_page():
+    few = {
+        (path.parent.name, one["at_least"], one["n"])
+        for path in sorted((DOCS / "results").glob("*/claims.json"))
+        for one in json.loads(path.read_text())
+        if one["quantifier"] in ("every", "exact", "share") and one["about"] == "training" and one["over"] == "seeds"
+        and one["at_least"] < 5
+    }  # fmt: skip
+    known = {"language-mesa": 3, "llm-regression": 5} | dict.fromkeys(
+        (path.name for path in (DOCS / "results").glob("mesa-*")), 5
+    )
+    assert few == {(name, 3, networks) for name, networks in known.items()}
+    assert "3 networks for claims of `language-mesa`, whose run has 3 of each kind, and for some of `llm-reg" in PAGE
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not bounds.has_history(), reason="needs a complete clone")
+def test_changes_of_published_claims_are_counted_on_the_page():
+    assert {name: stated(pattern) for name, pattern in COUNTS.items()} == bounds.counts(bounds.history())
+
+
 def test_false_discoveries_are_controlled_over_all_claims():
     """With 300 claims whose values lie on their bounds and 20 far inside, only the 20 stand."""
     rng = np.random.default_rng(0)
@@ -480,4 +538,6 @@ def test_false_discoveries_are_controlled_over_all_claims():
     assert 0 < sum(alone[:300]) <= 10
     assert (sum(stands[:300]), sum(stands[300:])) == (0, 20)
     moved = next(new for old, new in zip(found, controlled(found), strict=True) if old["verdict"] != new["verdict"])
-    assert re.fullmatch(r"it \w+ .* \(p = 0\.00\d+\), but .* among 320 claims, which about 20 seeds would decide", moved["reason"])
+    assert re.fullmatch(
+        r"it \w+ .* \(p = 0\.00\d+\), but .* among 320 claims, which about 20 seeds would decide", moved["reason"]
+    )
