@@ -11,6 +11,7 @@ from cases import check_each
 
 from mesascope.evidence.numbers import nominal
 from mesascope.runs import open_run
+from mesascope.studies.sparse.continual_mnist import METHODS, PRINTED, STREAMS
 
 ROOT = Path(__file__).parent.parent
 PAGES = [(ROOT / "docs" / f"{name}.md").read_text() for name in ("findings", "identify", "meta", "devices", "others")]
@@ -68,7 +69,7 @@ def test_verdicts_are_those_of_the_published_runs():
         names, verdict, studies = case
         for name in re.findall(r"`([\w+-]+)`", names):
             found = {CLAIMS[study, name]["verdict"] for study in studies if (study, name) in CLAIMS}
-            assert verdict.rstrip("s") in {one.rstrip("s") for one in found} or not found, (name, found)
+            assert verdict.rstrip("s") in {one.rstrip("s") for one in found}, (name, verdict, found)
 
     cases = [(*found.groups(), studies) for text, studies in PARAGRAPHS for found in VERDICT.finditer(text)]
     assert len(cases) > 60
@@ -166,7 +167,63 @@ def explore():
         yield "explore", f"| {' | '.join(map(str, row))} |"
 
 
-TABLES = [devices, quick_presets, language, errors_of_mesa, bytes_of_text, calibration, identify, explore]
+def starts():
+    found = measured("explore")["starts"]
+    states = {
+        "address printed": "the address is printed", "page draws": "the page draws one task",
+        "first drag answered": "a first drag, which takes 0.3 s, is answered", "all panels": "all panels are there",
+    }  # fmt: skip
+    for name, state in states.items():
+        times = [one[f"{name} (s)"] for one in found]
+        yield "explore", f"| {state} | {np.median(times) + 1e-9:.1f} | {min(times)} to {max(times)} |"
+    yield "explore", f"within 3.0 s in {sum(one['page draws (s)'] <= 3.0 for one in found)} starts of twenty"
+
+
+def shipped_networks():
+    for path in sorted((ROOT / "src" / "mesascope" / "explore" / "networks").glob("*/record.json")):
+        one = json.loads(path.read_text())
+        family, algorithm = one["family"], one["algorithm"]
+        size = "d_in" if "d_in" in family else "d"
+        name = f"centred {algorithm['centred']['name']}" if "centred" in algorithm else algorithm["name"]
+        tasks = f"{family['name']}, {size} = {family[size]}"
+        losses = f"{one['mse']:.4g} | {one['algorithm mse']:.4g}"
+        yield "explore", f"| {path.parent.name}: {one['title']} | {tasks} | {losses} | {name} |"
+
+
+def sweeps():
+    kinds = {
+        "study": "trainings of a small study, 16 s each, on two idle cores",
+        "waiting": "waits of 15 s, while the cores were busy with other work",
+    }
+    for kind, words in kinds.items():
+        one = measured("sweeps")[kind]
+        # The file has tenths of seconds: 345.5 is a rounded 345.45 or more.
+        took, ideal = (math.ceil(one[time] - 0.5) for time in ("seconds", "ideal"))
+        yield "many-runs", f"| {words} | {took} s | {ideal} s | {100 * one['over_ideal']:.0f} |"
+
+
+def continual_mnist():
+    retained = open_run(ROOT / "docs" / "results" / "continual-mnist").results["table"]["retained"].mean(0)
+    methods = ("La-MAML", "sparse-La-MAML", "MER", "GEM", "SGD", "replay", "Sync")
+    yield "findings", f"| stream | {' | '.join(methods)} |"
+    for place, stream in enumerate(STREAMS):
+        cells = [f"{retained[place, METHODS.index(one)]:.1f}" for one in methods]
+        known = [f" ({PRINTED[one]['retained'][place]:.2f})" if one in PRINTED else "" for one in methods]
+        yield "findings", f"| {stream} | {' | '.join(map(''.join, zip(cells, known, strict=True)))} |"
+
+
+def language_mesa():
+    results = open_run(ROOT / "docs" / "results" / "language-mesa").results
+    for kind in ("softmax", "linear", "delta", "mesa", "mesa-gates"):
+        losses = (nominal(results[depth]["loss", kind]) for depth in ("two", "four"))
+        cells = " | ".join(", ".join(f"{one:.3f}" for one in seeds) for seeds in losses)
+        yield "findings", f"| {kind.replace('-', ', forget ')} | {cells} |"
+
+
+TABLES = [
+    devices, quick_presets, language, errors_of_mesa, bytes_of_text, calibration, identify, explore, starts,
+    shipped_networks, sweeps, continual_mnist, language_mesa,
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("rows", TABLES)
