@@ -79,6 +79,7 @@ PUBLISHED = {
     "La-MAML, backward": lambda: la_maml("transfer"),
     "ridge regression in `language-recall`": lambda: [claim("language-recall", "ridge")["value"]],
     "mesa layers / ridge": lambda: [claim("language-recall", "mesa-solves")["value"]],
+    "first network of delta": lambda: nominal(stage("language-recall", "recall")["answered", "delta"])[:1],
     "softmax layers": lambda: [np.mean(nominal(stage("language-recall", "recall")["answered", "window"]))],
     "best guess": lambda: [float(re.search(r"right in (\d+) %", claim("language-recall", "finds")["sentence"])[1])],
     "mesa minus linear": lambda: with_interval(claim("language-recall", "mesa-recalls")),

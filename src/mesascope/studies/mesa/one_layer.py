@@ -92,7 +92,7 @@ def _of_blocks(one: Any) -> list[float]:
     d = one.network.config.d
     parts = (lambda p: p.w_kq[:, d:, d:], lambda p: p.w_pv[:, :d, d:])
     shares = [part(blocks).square().sum() / part(own).square().sum() for part in parts]
-    return [float(share) for share in shares]
+    return [share.item() for share in shares]
 
 
 # Deviations of every preset.
