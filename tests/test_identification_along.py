@@ -161,7 +161,8 @@ def test_the_command_line_asks_at_checkpoints_and_after_layers(trained, tmp_path
 
 def test_an_estimate_is_the_most_predictions_that_are_asked_for():
     found = identify(RIDGE, FAMILY, FEW, 1200, name="mine", estimate=True)
-    assert found.predictions == identify(mixed((1.0, RIDGE), noise=1e-3), FAMILY, FEW[:1], 1200).asked
+    asked = identify(mixed((1.0, RIDGE), noise=1e-3), FAMILY, FEW[:1], 1200).asked
+    assert asked <= found.predictions <= asked + 2  # a learner in float32 is also tried in float64
     assert found.predictions > identify(RIDGE, FAMILY, FEW[:1], 1200).asked
     assert str(found).startswith(f"mine is asked for at most {found.predictions:,} predictions, about ")
     assert 0 < found.seconds < 60

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings, strategies as st
 
 from mesascope import learners, open_run
 from mesascope.adapters import from_numpy, from_text
@@ -196,17 +197,43 @@ def test_what_is_not_measured_is_said():
     assert "filter" not in poor.tables()
 
 
-def test_asked_is_what_the_learner_was_asked():
-    asked = 0
+def single_only(context, xq):
+    if xq.dtype == torch.float64:
+        raise ValueError("this learner computes in single precision")
+    return RIDGE(context, xq)
+
+
+def long_only(context, xq):
+    if context.x.shape[-2] < 4:
+        raise ValueError("this learner needs four pairs")
+    return single_only(context, xq)
+
+
+RIDGE = learners.LeastSquares(0.5)
+COUNTED = {
+    "double": RIDGE, "single": single_only, "long contexts": long_only,
+    "random": lambda context, xq: RIDGE(context, xq) + 0.1 * torch.randn(*xq.shape[:-1], 1),
+    "no derivatives": lambda context, xq: torch.as_tensor(RIDGE(context, xq).numpy()),
+}  # fmt: skip
+
+
+@given(kind=st.sampled_from([*COUNTED]), n_query=st.sampled_from([1, 2, 7, 20]), more=st.integers(0, 1500))
+@settings(max_examples=25)
+def test_asked_equals_the_predictions_made_and_never_exceeds_the_budget(kind, n_query, more):
+    made = tried = 0
 
     def counting(context, xq):
-        nonlocal asked
-        asked += xq[..., 0].numel()
-        return 0 * xq[..., :1]
+        nonlocal made, tried
+        tried += xq[..., 0].numel()
+        answer = COUNTED[kind](context, xq)
+        made += xq[..., 0].numel()
+        return answer
 
-    found = identify(counting, FAMILY, FEW, 6000)
-    assert found.asked <= 6000
-    assert asked == pytest.approx(found.asked, abs=20)  # a few tell what it takes and gives
+    family = LinearRegression(n_context=8, d_in=3, noise=0.3, n_query=n_query)
+    budget = (250 + more) * n_query
+    found = identify(counting, family, FEW[:1], budget)
+    assert found.asked == made
+    assert made <= tried <= budget
 
 
 def test_an_untrained_copy_has_other_weights_of_the_same_kind():

@@ -17,7 +17,7 @@ from mesascope.identification.candidate import Candidate, require_candidates
 from mesascope.identification.catalogue import candidates as catalogue
 from mesascope.identification.comparing import Levels
 from mesascope.identification.conditions import OWN, battery
-from mesascope.identification.naming import TRIED, affordable, identified
+from mesascope.identification.naming import affordable, identified
 from mesascope.identification.seen import placed
 from mesascope.identification.verdict import Share
 from mesascope.lenses.needs import HasTrajectory, predict_in_eval
@@ -169,7 +169,7 @@ def along(
         raise ArgumentError("learners must hold one at least, but hold none: pass {step: learner}.")
     steps = sorted(require_count("a key of learners", step, least=0) for step in learners)
     size = battery(family, 1, 0, "size")
-    count = _TASKS if budget is None else affordable(size, budget, TRIED)
+    count = _TASKS if budget is None else affordable(size, budget)
     chosen = require_candidates(_small(catalogue(family, sklearn=False), count) if candidates is None else candidates)
     levels = Levels.of(tolerance, level, len(chosen))
     tasks = {part: battery(family, count, seed, part) for part in ("fit", "test")}

@@ -29,7 +29,7 @@ from mesascope.identification.conditions import OWN, SHUFFLED, battery
 from mesascope.identification.estimating import Estimate, estimated
 from mesascope.identification.likeness import Likeness, apart, likeness
 from mesascope.identification.mixture import mixture
-from mesascope.identification.seen import LEAST, Seen, placed
+from mesascope.identification.seen import LEAST, Placed, Seen, placed
 from mesascope.identification.verdict import EXACT
 from mesascope.lenses.needs import require_access
 from mesascope.measurement import Measurement
@@ -46,8 +46,8 @@ _PARTS = 3
 _OF_ESTIMATORS = 1_200
 # Number of tasks to measure behaviour on. Behaviour takes at most 1 / _SHARE of the budget.
 _WATCHED, _SHARE = 32, 4
-# Number of calls that test the learner's precision (2) and derivatives (1), on one task each.
-TRIED = 3
+# Maximum number of calls that test the learner's precision (2) and derivatives (1), on one task each.
+_TRIED = 3
 # Seconds after which the nearest families are printed.
 _SOON = 3.0
 # Maximum number of candidates for `likeness` and `apart`.
@@ -114,11 +114,12 @@ def identify(
         budget = _OF_ESTIMATORS
     size = battery(family, 1, 0, "size")
     watching = asked_for_behaviour(size[OWN])
-    few = _watched(watching, budget)
-    count = affordable(size, budget, TRIED + few * watching)
+    few = _watched(watching, budget, _tried(size))
+    count = affordable(size, budget, few * watching)
     name, own = name or display_name(learner), placed(learner, device)
     if estimate:
-        return estimated(own, family, chosen, TRIED + few * watching + count * queries(size), name, seed)
+        most = _tried(size) + few * watching + count * queries(size)
+        return estimated(own, family, chosen, most, name, seed)
     counts = {"fit": count, "test": count} | ({"watch": few} if few else {})
     tasks = {part: battery(family, number, seed, part) for part, number in counts.items()}
     found = identified(learner, own, chosen, tasks, name, seed, levels, in_forms=bool(forms))
@@ -129,16 +130,18 @@ def identify(
 
 
 def identified(
-    learner: Learner, own: Learner, chosen: Sequence[Candidate], tasks: Mapping[str, Mapping[str, Episode]], name: str,
-    seed: int, levels: Levels, most: int | None = None, in_forms: bool = False,
+    learner: Learner, own: Placed | TextLearner, chosen: Sequence[Candidate],
+    tasks: Mapping[str, Mapping[str, Episode]], name: str, seed: int, levels: Levels, most: int | None = None,
+    in_forms: bool = False,
 ) -> Identification:  # fmt: skip
     """Identify a learner on given tasks: ``fit``, ``test`` and optionally ``watch`` (to measure behaviour).
 
     Args:
-        own: ``learner`` wrapped by `placed`, which moves tasks to its device.
+        own: ``learner`` wrapped by `placed`, which counts predictions and moves tasks to its device.
         most: number of members per family to compare fully, the nearest in the first comparison; all if None.
         in_forms: also try the nearest candidates with clipping or label copying.
     """
+    asked = own.asked
     seen = Seen(own, tasks, seed)
     found = in_order(_all(chosen, seen, levels, name, most, in_forms), levels.tolerance)
     first, *others = found
@@ -146,7 +149,7 @@ def identified(
     nearest = {one.row.candidate: one.fitted.learner for one in near}
     kept = first.candidate.most_tasks or len(seen.test[OWN])
     apart_on = {one: seen.tasks["test"][one].part(0, kept) for one in seen.test}
-    watched, few = _Watched(), 0
+    watched = _Watched()
     if "watch" in tasks:
         few = LEAST if first.candidate.costly else len(tasks["watch"][OWN].xq)
         watch = {one: episode.part(0, few) for one, episode in tasks["watch"].items()}
@@ -166,7 +169,7 @@ def identified(
         pairs={one: seen.tasks["test"][one].context.x.shape[-2] for one in seen.test},
         level=levels.out,
         tolerance=levels.tolerance,
-        asked=TRIED + seen.asked + few * asked_for_behaviour(tasks["fit"][OWN].part(0, 1)),
+        asked=own.asked - asked,
         behaviour=watched.behaviour,
         controls=watched.controls,
         likenesses=watched.likenesses,
@@ -248,23 +251,34 @@ def _watch(
     )
 
 
-def _watched(predictions: int, budget: int | None) -> int:
+def _watched(predictions: int, budget: int | None, tried: int) -> int:
     """Number of tasks for measuring behaviour, with ``predictions`` per task; 0 if the budget is too small."""
     if budget is None:
         return _WATCHED
     budget = require_count("budget", budget)
-    tasks = min((budget - TRIED) // (_SHARE * predictions), _WATCHED)
+    tasks = min((budget - tried) // (_SHARE * predictions), _WATCHED)
     return tasks if tasks >= LEAST else 0
 
 
-def affordable(size: Mapping[str, Episode], budget: int | None, spent: int) -> int:
-    """Number of tasks per condition and part within a budget; ``size`` contains one task per condition."""
+def affordable(size: Mapping[str, Episode], budget: int | None, watched: int = 0) -> int:
+    """Number of tasks per condition and part within a budget.
+
+    Args:
+        size: one task per condition.
+        watched: number of predictions for behaviour.
+    """
     if budget is None:
         return _TASKS
+    spent = _tried(size) + watched
     tasks = (budget - spent) // queries(size)
     if tasks < LEAST:
         refuse("budget", f"leave {LEAST} tasks a condition", budget, f"pass {LEAST * queries(size) + spent} or more")
     return tasks
+
+
+def _tried(size: Mapping[str, Episode]) -> int:
+    """Maximum number of predictions that test the learner's precision and derivatives."""
+    return _TRIED * size[OWN].xq.shape[-2]
 
 
 def queries(size: Mapping[str, Episode]) -> int:

@@ -41,7 +41,6 @@ class Seen:
         size: variance of predictions, by condition and test task, as in `sizes`.
         noise: variance between calls divided by ``size``, by condition and test task.
         missed: description of missing answers, by condition.
-        asked: total number of predictions.
     """
 
     def __init__(self, learner: Learner, tasks: Mapping[str, Mapping[str, Episode]], seed: int) -> None:
@@ -61,10 +60,7 @@ class Seen:
         repeated = all(
             torch.allclose(one, first[name][: len(one)], rtol=0, atol=0, equal_nan=True) for name, one in second.items()
         )
-        if self.dtype == torch.float64 and repeated:
-            second, again = first, few
-        else:
-            second = _continued(learner, second, again)
+        second = first if self.dtype == torch.float64 and repeated else _continued(learner, second, again)
         self.tasks: dict[str, dict[str, Episode]] = {"fit": {}, "test": {}}
         self.fit: dict[str, Tensor] = {}
         self.test: dict[str, Tensor] = {}
@@ -91,8 +87,6 @@ class Seen:
         self.size = sizes(self.tasks["test"], self.test)
         # Limit the noise to at most 1, relative to the variance of predictions.
         self.noise = {name: one / torch.maximum(one, self.size[name]) for name, one in self.noise.items()}
-        asked = [*own["fit"].values(), *own["test"].values(), *again.values()]
-        self.asked = sum(episode.yq[..., 0].numel() for episode in asked)
 
     def _require_answers(self, learner: Learner, given: Answers) -> None:
         """Raise if fewer than `LEAST` of the family's own tasks have finite answers."""
@@ -136,12 +130,16 @@ def precision(learner: Learner, task: Episode) -> torch.dtype:
     raise next((one for one in errors if not isinstance(one, TypeError)), errors[0])
 
 
-class _Placed(nn.Module):
-    """A learner on another device; tasks are moved to the device, and predictions back."""
+class Placed(nn.Module):
+    """A learner on any device; tasks are moved to the device, and predictions back.
+
+    Attributes:
+        asked: number of predictions made.
+    """
 
     def __init__(self, learner: Learner, device: torch.device | str) -> None:
         super().__init__()
-        self.learner, self.device = learner, device
+        self.learner, self.device, self.asked = learner, device, 0
 
     def __repr__(self) -> str:
         return label(self.learner)
@@ -151,18 +149,22 @@ class _Placed(nn.Module):
             require_double(self.device)
         there = Context(*(part.to(self.device) for part in context))
         answer = predict(self.learner, there, xq.to(self.device))
+        self.asked += xq[..., 0].numel()
         return answer.to(xq.device) if isinstance(answer, Tensor) else answer
 
 
-def placed(learner: Learner, device: torch.device | str | None = None) -> Learner:
-    """Wrap a learner so that tasks are moved to ``device``, by default that of its weights; not for language models."""
+def placed(learner: Learner, device: torch.device | str | None = None) -> Placed | TextLearner:
+    """Wrap a learner so that its predictions are counted and tasks are moved to ``device``.
+
+    By default, the device is that of its weights. Language models need no wrapper.
+    """
+    if isinstance(learner, TextLearner):
+        return learner
     if device is None and isinstance(learner, nn.Module):
         device = next((weight.device for weight in learner.parameters()), None)
-    if device is None or isinstance(learner, TextLearner):
-        return learner
-    if not str(device).startswith("mps"):  # `generator_on` refuses mps, which has no float64
+    if device is not None and not str(device).startswith("mps"):  # `generator_on` refuses mps, which has no float64
         generator_on(device)
-    return learner if torch.device(device).type == "cpu" else _Placed(learner, device)
+    return Placed(learner, device or "cpu")
 
 
 def _rounded_otherwise(tasks: Episode, generator: torch.Generator) -> Episode:
