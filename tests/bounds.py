@@ -58,6 +58,8 @@ def kind(record: dict[str, Any]) -> str:
     return before if before in ("ours", "derived") else "printed"
 
 
+# Studies of language, of identify, and of chapters 3 and 4 of von Oswald (2024).
+LATER = ("language", "llm", "pretrained", "identify", "mesa", "sparse", "cross", "continual")
 VERDICTS = ("holds", "fails", "undecided")
 CHANGES: dict[str, Callable[[dict[str, Any]], str | None]] = {
     "bound": lambda record: record["bound"],
@@ -98,6 +100,7 @@ def counts(found: Claims) -> dict[str, list[int]]:
     others = [one["verdict"] for one in judged if one not in support]
     return {
         "bound": [len(found), len(changed(found, "bound"))],
+        "later studies": [sum(study.startswith(LATER) for study, _ in one) for one in (found, changed(found, "bound"))],
         "kind of source": [len(sources), *map(before.count, VERDICTS)],
         "quantifier": [len(quantifiers), without_mean],
         "published arrays": [
