@@ -503,6 +503,13 @@ def test_costly_candidates_are_compared_until_the_learner_runs_one(unchecked):
     assert [row.candidate for row in found.rows] == ["ridge least-squares"]
 
 
+def test_differences_of_costly_candidates_are_measured_on_held_out_tasks():
+    some = [Candidate("cheap", learners.Mean), Candidate("costly", learners.Mean, costly=True)]
+    found = identify(learners.LeastSquares(0.3), FAMILY, some, BUDGET)
+    cheap, costly = (row.own_difference.mean for row in found.rows)
+    assert cheap == costly
+
+
 def test_an_estimator_is_asked_for_fewer_predictions():
     linear_model = pytest.importorskip("sklearn.linear_model")
     found = identify(from_sklearn(linear_model.LinearRegression()), FAMILY, [NATIVE["least-squares with-intercept"]])

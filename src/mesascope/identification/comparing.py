@@ -113,7 +113,7 @@ def comparing(candidate: Candidate, seen: Seen, levels: Levels) -> Iterator[Comp
         own = near[0]
         flattered = _on_fitted(candidate, own, tasks[OWN], seen, look)
         if flattered.difference.low > bound:
-            tested = flattered if candidate.costly else _tested(candidate, own, seen, OWN, look, tasks_each)
+            tested = _tested(candidate, own, seen, OWN, look, _most(candidate, tasks_each))
             low, high = (max(end, flattered.difference.low) for end in (tested.difference.low, tested.difference.high))
             yield _ended(candidate, own, tested._replace(difference=Difference(tested.difference.mean, low, high)))
             return
