@@ -25,7 +25,7 @@ from mesascope.nets import (
     SequencePredictorConfig,
     TransformerConfig,
 )
-from mesascope.records import facts, from_record, registered, to_record
+from mesascope.records import _REGISTRY, facts, from_record, register, registered, to_record, updated
 from mesascope.streams import stream
 from mesascope.tasks import LinearDynamics, LinearRegression
 from mesascope.testing import check_family, check_learner, check_predictor
@@ -157,6 +157,33 @@ def test_a_record_in_a_container_has_its_declared_types():
     for wrong in ([4, {"size": "x"}], [4], ["x", {"size": 4}], {"size": 4}, 4):
         with pytest.raises(ArgumentTypeError, match=r"(Outer|Inner)\.(field|size)"):
             from_record({"field": wrong}, outer)
+
+
+class Scaled:
+    def __init__(self, weights):
+        self.weights = weights
+
+    def __call__(self, context, xq):
+        return xq @ torch.as_tensor(self.weights).to(xq)
+
+
+@pytest.mark.parametrize("weights", [np.array([[2.0], [1.0]]), torch.nn.Parameter(torch.tensor([[2.0], [1.0]]))])
+def test_arrays_of_a_learner_become_lists_and_those_of_a_dataclass_are_refused_in_one_sentence(weights, monkeypatch):
+    outer = dataclasses.make_dataclass("Outer", ["field"], frozen=True)
+    with pytest.raises(ArgumentTypeError, match=r"^a config must be made of .* but holds .* \(\w+\): store what .*\.$"):
+        to_record(outer(weights))
+    monkeypatch.setattr("mesascope.records._REGISTRY", {**_REGISTRY, "learner": {**_REGISTRY["learner"]}})
+    register("learner", "scaled")(Scaled)
+    record = to_record(Scaled(weights))
+    assert record == {"kind": "learner", "name": "scaled", "weights": [[2.0], [1.0]]}
+    assert from_record(record).weights == [[2.0], [1.0]]
+
+
+def test_records_within_lists_are_updated():
+    old = {"kind": "family", "name": "linear-regression", "d_in": 7}
+    new = to_record(LinearRegression(d_in=7))
+    assert new != old
+    assert updated({"of mine": [old, [old], 3]}) == {"of mine": [new, [new], 3]}
 
 
 @in_turn(("name", "build"), examples("attention"))

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, TypeVar, Union, get_args, get_origin, get_ty
 
 import msgspec
 
-from mesascope.errors import ArgumentError, ArgumentTypeError, plain, require_choice
+from mesascope.errors import ArgumentError, ArgumentTypeError, plain, require_choice, shown
 from mesascope.modes import guarded
 from mesascope.validate import validated
 
@@ -114,7 +114,7 @@ def to_record(config: Any) -> Any:
     """Convert a config to JSON types: fields by name, with ``kind`` and ``name`` if its class is registered.
 
     A registered class that is not a dataclass, such as a learner, must store its constructor's arguments as attributes
-    of the same names. Tensors become nested lists, which the constructor must accept.
+    of the same names. Its tensors and arrays become nested lists, which the constructor must accept.
     """
     if dataclasses.is_dataclass(config) and not isinstance(config, type):
         own = {field.name: to_record(getattr(config, field.name)) for field in dataclasses.fields(config) if field.init}
@@ -129,7 +129,7 @@ def to_record(config: Any) -> Any:
     if not isinstance(config, type) and (found := _identity(type(config))):
         return found | {key: _plain(getattr(config, key)) for key in _hints(type(config))}
     raise ArgumentTypeError(
-        f"a config must be made of dataclasses, numbers, strings, lists and mappings, but holds {config!r} "
+        f"a config must be made of dataclasses, numbers, strings, lists and mappings, but holds {shown(config)} "
         f"({type(config).__name__}): store what it is built from."
     )
 
@@ -160,6 +160,8 @@ def updated(record: Any) -> Any:
     if isinstance(record, Mapping) and "kind" in record:
         with contextlib.suppress(ArgumentError, ArgumentTypeError):
             return to_record(from_record(record))
+    if isinstance(record, list):
+        return [updated(value) for value in record]
     return {key: updated(value) for key, value in record.items()} if isinstance(record, Mapping) else record
 
 
@@ -252,8 +254,8 @@ def _hints(target: Any) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """The record of an attribute; a tensor becomes a nested list."""
-    return to_record(value.detach().tolist() if hasattr(value, "detach") else value)
+    """The record of an attribute; a tensor or an array becomes a nested list."""
+    return to_record(value.tolist() if hasattr(value, "tolist") else value)
 
 
 def _identity(target: type) -> dict[str, str]:
