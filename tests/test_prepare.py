@@ -373,6 +373,19 @@ def test_an_interrupted_preparation_goes_on_to_the_same_bytes(stop, after, tmp_p
     assert (sum(map(len, read)) < 50) == (after > 2)
 
 
+def test_shards_of_another_writer_are_moved_behind_those_of_this_one(tmp_path):
+    writers = [ShardWriter(tmp_path, split, "uint16", 3) for split in ("train", "validation")]
+    for writer, tokens in zip(writers, (np.arange(4), np.arange(4, 9)), strict=True):
+        writer.write(tokens)
+        writer.documents += 1
+        writer.close()
+    train, held = writers
+    train.adopt(held)
+    assert (train.record().tokens, train.documents, held.record().tokens, held.documents) == (9, 2, 0, 0)
+    assert train.take(9).tolist() == [*range(9)]
+    assert not any(tmp_path.iterdir())
+
+
 def test_a_killed_preparation_goes_on_to_the_same_bytes(tmp_path):
     texts = two_files(tmp_path / "texts")
     call = f"prepare([{str(texts)!r}], {str(tmp_path / 'out')!r}, 'bpe:270', validation=0.3, delimiter='|')"

@@ -126,12 +126,13 @@ class ShardWriter:
         return int(np.memmap(self.folder / shard.file, self.dtype, "r")[-1])
 
     def adopt(self, other: ShardWriter) -> None:
-        """Move all shards of another writer to this one, which must be empty. Both writers must be closed."""
-        for number, shard in enumerate(other.shards):
+        """Move all shards of another writer behind those of this one. Both writers must be closed."""
+        for number, shard in enumerate(other.shards, len(self.shards)):
             name = f"{self.split}-{number:05d}.bin"
-            os.replace(self.folder / shard.file, self.folder / name)
+            os.replace(other.folder / shard.file, self.folder / name)
             self.shards.append(Shard(name, shard.tokens, shard.sha256))
-        self.documents, other.documents, other.shards = other.documents, 0, []
+        self.documents += other.documents
+        other.documents, other.shards = 0, []
 
     def drop(self) -> None:
         """Close the open shard; tokens that are not on disk may be lost."""
