@@ -38,7 +38,19 @@ REPLICATES, TASKS, MANY = (8, 10, 20, 30), (500, 1_000, 10_000), (20, 30, 100)
 STATISTICS: dict[str, Any] = {
     "log2 of a ratio of medians": (2, lambda a, b: float(np.log2((40 + np.median(a)) / (40 + np.median(b))))),
     "distance of the quartiles": (1, lambda a: float(np.subtract(*np.quantile(a, [0.75, 0.25])))),
+    "log2 of a ratio of middle nine tenths": (2, lambda a, b: float(np.log2(_nine_tenths(a) / _nine_tenths(b)))),
+    "difference of late shares": (2, lambda a, b: float(_late_share(a) - _late_share(b))),
 }
+# Numbers of replicates of statistics that need more than twenty.
+_AT = dict.fromkeys([*STATISTICS][2:], (100,))
+
+
+def _nine_tenths(values: np.ndarray) -> float:
+    return float(np.subtract(*np.quantile(values, [0.95, 0.05])))
+
+
+def _late_share(values: np.ndarray) -> float:
+    return float(np.mean(values > np.median(values) + 2))
 
 
 def covered(quantifier: str, samples: Any, errors: Any, truth: float, **claim: Any) -> float:
@@ -79,7 +91,7 @@ def cells(samples: int = 20_000, resampled: int = 200) -> Iterator[tuple[str, st
     for name, (count, statistic) in STATISTICS.items():
         for law in ("normal", "lognormal", "one in ten late"):
             truth = statistic(*(LAWS[law](rng, (2_000_000,)) for _ in range(count)))
-            for n in MANY if resampled else ():
+            for n in _AT.get(name, MANY) if resampled else ():
                 yield (
                     "bootstrap",
                     f"{law}: {name}",

@@ -183,6 +183,10 @@ def test_a_statistic_of_several_samples_is_bootstrapped():
     assert judged(correlation, "quick", {})["reason"].startswith(
         "its statistic is of other values on samples drawn ane"
     )
+    rare = claim(lambda r: np.repeat([0.0, 1.0], [18, 2]), above(0.0), quantifier="bootstrap", statistic=np.mean)
+    seen = judged(rare, "quick", {})  # of many samples drawn anew the share is 0
+    assert seen["verdict"] == "undecided"
+    assert seen["low"] <= 0 < seen["value"] < seen["high"]
     few = claim(lambda r: (wide[:5], narrow[:5]), quantifier="bootstrap", statistic=ratio)
     assert judged(few, "quick", {})["reason"] == "it needs 20 seeds, and has 5"
 

@@ -56,7 +56,7 @@ def layer_norm(x: np.ndarray, weight: np.ndarray, bias: np.ndarray) -> np.ndarra
 
 
 def delta_layer(x: np.ndarray, w: dict[str, np.ndarray]) -> np.ndarray:
-    """What a delta layer adds to its tokens: G_t q_t, with G_t = G_{t-1} + beta_t (v_t - G_{t-1} k_t) k_t^T."""
+    """Output of a delta layer for each token: G_t q_t, with G_t = G_{t-1} + beta_t (v_t - G_{t-1} k_t) k_t^T."""
     both = np.concatenate([x @ w["q_proj.weight"].T, x @ w["k_proj.weight"].T], -1)
     mixed = np.zeros_like(both)
     for lag in range(w["convolution"].shape[1]):  # short convolutions of queries and keys
@@ -155,6 +155,5 @@ def answered_rows() -> list[Row]:
 
 if __name__ == "__main__":
     generator = np.random.default_rng(3)
-    report(
-        [guess_row(generator), trained_row(generator), *chance_rows(), *regression_rows(generator), *answered_rows()]
-    )
+    rows = [guess_row(generator), *chance_rows(), *regression_rows(generator), *answered_rows()]
+    report([*rows, trained_row(generator)])

@@ -340,7 +340,7 @@ def _bootstrap(claim: Claim, read: tuple[_Samples, ...]) -> _Intervals:
             )
         wider = float(t.isf(tail, count - 1) / norm.isf(tail)) * math.sqrt(count / (count - 1))
         low, high = value + wider * (least - value), value + wider * (most - value)
-        if least >= 0 < value:
+        if least > 0:
             reach = wider * max(np.log(most / value), np.log(value / least))
             low, high = min(low, value * np.exp(-reach)), max(high, value * np.exp(reach))
         return [_Interval(value, float(low), float(high))]

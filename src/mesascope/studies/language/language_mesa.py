@@ -379,7 +379,7 @@ STUDY = Study(
             Claim("alone-near-softmax", "with most features, each single layer's loss is at most 0.03 nats a token "
                   "above that of softmax", loss("alone", f"mesa {NUS[-1]}") - loss("alone", "softmax"), below(0.03),
                   ours("Fig. 3.7, whose softmax has learned positions, is another claim"), premises=ALONE_LEARNED,
-                  former="printed, and failed with 0.485 [0.447, 0.522] beside softmax with learned positions"),
+                  former="printed, and undecided with 0.485 [0.447, 0.522] beside softmax with learned positions"),
         )),
     ),
     unlike=UNLIKE,
