@@ -294,6 +294,20 @@ def test_job_scripts_are_those_of_dask_jobqueue(queue, kind, own, monkeypatch):
     assert "export OMP_NUM_THREADS=1" in script
 
 
+@pytest.mark.parametrize(("options", "memory"), [([], "7G"), (["memory=2GB"], "2G"), (["config-name=other"], "9G")])
+def test_memory_comes_from_the_options_and_then_from_the_configuration_of_dask_jobqueue(options, memory, monkeypatch):
+    pytest.importorskip("dask_jobqueue")
+    from dask import config
+
+    from mesascope.sweeps.workers import queue_cluster
+
+    monkeypatch.setattr("dask_jobqueue.SLURMCluster.adapt", lambda self, **limits: limits)
+    slurm = config.get("jobqueue.slurm")
+    own = {"jobqueue.slurm.memory": "7GB", "jobqueue.other": {**slurm, "memory": "9GB"}}
+    with config.set(own), queue_cluster("slurm", 1, 1, options) as cluster:
+        assert f"#SBATCH --mem={memory}" in cluster.job_script()
+
+
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of dask-jobqueue's half-made cluster
 def test_options_of_a_queue_that_are_wrong_are_refused():
     pytest.importorskip("dask_jobqueue")

@@ -64,16 +64,20 @@ def connected(
 def queue_cluster(queue: str, workers: int, threads: int = 1, options: Sequence[str] = ()) -> Any:
     """The dask-jobqueue cluster of a job queue, with ``workers`` jobs of one worker each.
 
-    By default, a job has 1 core, 1 process and 4 GB. dask-jobqueue's configuration file sets other missing options.
+    By default, a job has 1 core and 1 process. dask-jobqueue's configuration file sets other missing options; without
+    it, a job has 4 GB.
     """
     require_choice("queue", queue, QUEUES)
     jobqueue = require_package("dask_jobqueue", f"--queue {queue}", "cluster")
-    given = {"cores": "1", "processes": "1", "memory": "4GB"}
+    from dask import config  # after the check that dask is installed
+
+    given = {"cores": "1", "processes": "1"}
     for option in options:
         name, equals, value = option.partition("=")
         if not equals:
             raise ArgumentError(f"--queue-option must be name=value, but is {option!r}: pass walltime=02:00:00, say.")
         given[name.replace("-", "_")] = value
+    given.setdefault("memory", config.get(f"jobqueue.{given.get('config_name', queue)}.memory", None) or "4GB")
     exports = [f"export {name}={threads}" for name in THREADS]
     try:
         counts = {name: int(given.pop(name)) for name in ("cores", "processes")}
