@@ -2,8 +2,8 @@
 
 ICML paper: Figures 1 (right), 2, 6a, 9 (left) and 10. Tasks are noiseless linear regression with N = d inputs from
 a uniform law around 0, as in the authors' code. The trained layer is compared with gradient descent at the closed-form
-best step size, on fresh tasks that both see. Other layers train with the query's token among those that keys and values
-come from, which the paper leaves out.
+best step size, on the same fresh tasks. In other layers, keys and values also come from the query's token, which the
+paper leaves out.
 """
 
 from __future__ import annotations

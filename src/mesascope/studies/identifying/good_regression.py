@@ -1,9 +1,9 @@
 """Does regressing well in context imply gradient descent?
 
-The blog post "Interpreting In-Context Learning in Language Models" (December 2024) takes four steps: layers can be
-built that descend, tokens then follow the path of descent layer by layer, loss falls with depth as it does with steps,
-and so a model that regresses well may be descending. The first three hold exactly of constructed networks. For the
-last, learners that regress no worse are put beside the gradient descent, and the GD++, that is nearest to them.
+The blog post "Interpreting In-Context Learning in Language Models" (December 2024) argues in four steps: layers can be
+constructed to run gradient descent, their tokens follow its path layer by layer, the loss falls with depth as it does
+with steps, and so a model that regresses well may run gradient descent. The first three hold exactly for constructed
+networks. For the last, learners that regress equally well are compared with the nearest gradient descent and GD++.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 Multi-query recall, copying, the words of an unknown automaton, and linear regression with noise. Networks have two
 layers of one kind each, with short convolutions and no positions. For regression, keys of the first layer are shifted
-by hand in place of the convolutions, elements are marked as inputs or targets, and heads divide nothing by its norm
-after they have read it.
+by one element in place of the convolutions, elements are marked as inputs or targets, and heads have no output norm.
 """
 
 from __future__ import annotations

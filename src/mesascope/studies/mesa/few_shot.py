@@ -1,11 +1,11 @@
 """Does a transformer trained to predict linear dynamics learn regression from pairs, and do prompts help it?
 
 Thesis: Figures 3.5 B and C. Seven softmax layers that were trained on linear dynamics alone are shown x_1, y_1, x_2,
-y_2, ... with y = W x, where half of the neighbours are no pairs. An EOS element between one pair and the next, and a
-prefix before them all, are learned beside the frozen network. Least squares on all neighbours is what an autoregressive
-learner can do without knowing which of them are pairs. In study mesa-continual the same networks and prompts are shown
-pairs of one task and then of another, and least squares on all neighbours never forgets the first; `--reuse` takes
-networks and prompts over from a run of the other study.
+y_2, ... with y = W x, so that only every second pair of consecutive elements is a pair (x, y). An EOS element between
+pairs, and a prefix before all of them, are learned while the network is frozen. The reference is least squares on all
+consecutive elements, for a learner that does not know which of them are pairs. In study mesa-continual, the same
+networks and prompts read pairs of one task and then of another, and least squares on all consecutive elements never
+forgets the first task; `--reuse` takes networks and prompts from a run of the other study.
 """
 
 from __future__ import annotations
