@@ -1,8 +1,8 @@
 """When does a layer discover gradient descent, and can one block grok it?
 
 ICML paper: Figure 15. Tasks are noiseless linear regression with N = d = 10. One linear layer with one head, and with
-two, trains at a constant learning rate from many seeds, as only a few seeds stay long on the plateau. A seed has left it at
-the step at which half the mean squared error falls below 0.25. Then one block of attention and MLP trains without
+two, trains at a constant learning rate from many seeds, as only a few seeds stay long on the plateau. A seed has left
+it at the step at which half the mean squared error falls below 0.25. Then one block of attention and MLP trains without
 weight decay on a fixed set of tasks: each seed has its own set, and every step uses all of it. The question is whether
 its MLP memorises those tasks before its attention finds gradient descent.
 """
