@@ -9,6 +9,7 @@ from torch import nn
 from training_cases import BASE, Net, batch_at, loss
 
 from mesascope.errors import ArgumentError, NumericalError
+from mesascope.modules import at_once
 from mesascope.tasks.calling import predict
 from mesascope.training import Ensemble, EnsembleState, ModuleState, ParameterGroup, fit
 
@@ -259,6 +260,15 @@ class Remembering(nn.Module):
         self.seen = [self.last]
         self.all.append(self.last)
         return self.last
+
+
+def test_a_module_runs_at_once_again_when_its_backward_hooks_are_removed():
+    module = Net(0)
+    hook = module.first.register_full_backward_hook(lambda *_: None)
+    ways = (module, torch.square, (torch.ones(2),), lambda: "in turn")
+    assert at_once(*ways) == "in turn"
+    hook.remove()
+    assert torch.equal(at_once(*ways), torch.ones(2))
 
 
 def test_a_function_that_refers_to_its_module_is_refused_as_copies_use_the_weights_of_the_first():

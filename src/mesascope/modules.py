@@ -39,7 +39,7 @@ _CHECKPOINTED = (
 # Attributes that contain a module's tensors, and attributes that every module has.
 _HELD = ("_parameters", "_buffers")
 _OF_EVERY_MODULE = frozenset(vars(nn.Module()))
-# Modules that vmap cannot run, or whose backward hooks it would ignore.
+# Modules that vmap cannot run.
 _IN_TURN: WeakSet[nn.Module] = WeakSet()
 
 
@@ -205,17 +205,16 @@ def at_once(
     vmap ignores backward hooks of modules. It cannot run, for example, recurrent layers, or modules whose control flow
     depends on values of tensors. If the module itself raises an error, ``in_turn`` raises it as a plain call would.
     """
-    if module not in _IN_TURN and not any(
-        part._backward_hooks or part._backward_pre_hooks for part in module.modules()
-    ):
-        before = [(generator, generator.get_state()) for generator in global_generators(_device(module))]
-        try:
-            return vmap(call, randomness="different")(*arguments)
-        except (RuntimeError, ValueError) as error:
-            if out_of_memory(error) or isinstance(error, ArgumentError):
-                raise
-        for generator, state in before:
-            generator.set_state(state)
+    if module in _IN_TURN or any(part._backward_hooks or part._backward_pre_hooks for part in module.modules()):
+        return in_turn()
+    before = [(generator, generator.get_state()) for generator in global_generators(_device(module))]
+    try:
+        return vmap(call, randomness="different")(*arguments)
+    except (RuntimeError, ValueError) as error:
+        if out_of_memory(error) or isinstance(error, ArgumentError):
+            raise
+    for generator, state in before:
+        generator.set_state(state)
     found = in_turn()
     _IN_TURN.add(module)
     return found
