@@ -469,6 +469,8 @@ def test_members_whose_loss_has_grown_are_named():
 
 def test_without_a_console_training_goes_on(monkeypatch):
     monkeypatch.setattr(sys, "stderr", None)
+    seen = []
     with ProgressBar("one", 2) as bar:
-        train(make, FAMILY, PLAN, observe=bar)
-    train(make, FAMILY, PLAN)
+        train(make, FAMILY, PLAN, observe=lambda *step: (seen.append(step), bar(*step)))
+    assert len(seen) == PLAN.steps
+    assert not any(train(make, FAMILY, PLAN).diverged)
