@@ -67,13 +67,15 @@ def number_text(value: float, stderr: float) -> str:
 
     >>> number_text(0.41250, 0.0008), number_text(0.99998133, 4e-8), number_text(19.276, 0.0), number_text(2.2e8, 1e8)
     ('0.41250 ± 0.0008', '0.999981330 ± 4e-08', '19.28', '2.2e+08 ± 1e+08')
+    >>> number_text(171.6, 31.2)
+    '172 ± 30'
     """
     if not math.isfinite(stderr) or stderr <= 0:
         return f"{value:.4g}"
     decimals = 1 - math.floor(math.log10(stderr))
     if not 1e-4 <= abs(value) < 1e5 or decimals > 9:
         return f"{value:.2g} ± {stderr:.1g}"
-    return f"{value:.{max(decimals, 0)}f} ± {stderr:.1g}"
+    return f"{value:.{max(decimals, 0)}f} ± {float(f'{stderr:.1g}'):g}"
 
 
 def percent_text(share: float) -> str:
