@@ -510,6 +510,25 @@ def test_differences_of_costly_candidates_are_measured_on_held_out_tasks():
     assert cheap == costly
 
 
+def test_the_nearest_family_does_not_depend_on_the_number_of_tasks():
+    """One algorithm in two families, compared on all and on few tasks."""
+    few = Candidate("few", learners.Mean, costly=True, most_tasks=8, family="trees")
+    for seed in range(3):
+        found = identify(learners.LeastSquares(0.3), FAMILY, [NATIVE["mean"], few], BUDGET, seed)
+        one, other = (share.unexplained for share in found.shares)
+        assert {one.n, other.n} == {8, TASKS}
+        assert one.value == pytest.approx(other.value)
+
+
+def test_of_equal_algorithms_those_with_fewer_parameters_come_first():
+    def single(context, xq):
+        return learners.LeastSquares()(Context(*(part.float() for part in context)), xq.float()).to(xq)
+
+    wide, equal = LinearRegression(n_context=3, d_in=6), ("minimum-norm least-squares", "conjugate-gradients")
+    for seed in range(4):  # rounding decides which is nearest
+        assert identify(single, wide, [NATIVE[name] for name in equal], BUDGET, seed).names == equal
+
+
 def test_an_estimator_is_asked_for_fewer_predictions():
     linear_model = pytest.importorskip("sklearn.linear_model")
     found = identify(from_sklearn(linear_model.LinearRegression()), FAMILY, [NATIVE["least-squares with-intercept"]])

@@ -268,7 +268,7 @@ def in_order(found: Sequence[Compared], tolerance: float) -> list[Compared]:
         named.sort(key=lambda one: one.row.own_difference.mean.value)
     if named:
         near = [one for one in named if _as_near(one, named[0], left.kind == OWN_TASKS)]
-        order = [*sorted(near, key=lambda one: (one.row.numbers, one.score)),
+        order = [*sorted(near, key=lambda one: (one.row.numbers, len(one.row.parameters), one.score)),
                  *(one for one in (*named, *order[len(named) :]) if one not in near)]  # fmt: skip
     return order
 
@@ -297,12 +297,15 @@ def shares(found: Sequence[Compared]) -> tuple[Share, ...]:
     Among members as near as the nearest candidate, up to rounding, the one with the fewest parameters is chosen.
     Differences from the nearest family are paired.
     """
-    left = {one.row.candidate: float(one.alone.left.mean()) for one in found}
-    nearest = min(left.values())
+    most = max(len(one.alone.left) for one in found)
+    whole = [one.alone.left for one in found if len(one.alone.left) == most]
+    left = {one.row.candidate: _on_all(one.alone.left, whole) for one in found}
+    nearest = min(one.value for one in left.values())
 
-    def place(one: Compared) -> tuple[float, float]:
-        own = left[one.row.candidate]
-        return (one.row.numbers if own <= nearest + EXACT else math.inf, own)
+    def place(one: Compared) -> tuple[float, float, float]:
+        own = left[one.row.candidate].value
+        near = own <= nearest + EXACT
+        return (one.row.numbers, len(one.row.parameters), own) if near else (math.inf, 0, own)
 
     best: dict[str, Compared] = {}
     for one in sorted(found, key=place):
@@ -310,11 +313,21 @@ def shares(found: Sequence[Compared]) -> tuple[Share, ...]:
     first = next(iter(best.values()))
     return tuple(
         Share(
-            family, one.row.candidate, one.row.own_parameters, Measurement.of(one.alone.left),
+            family, one.row.candidate, one.row.own_parameters, left[one.row.candidate],
             None if one is first else _paired(one.alone.left, first.alone.left),
         )
         for family, one in best.items()
     )  # fmt: skip
+
+
+def _on_all(left: Float[Tensor, " fewer"], whole: Sequence[Float[Tensor, " tasks"]]) -> Measurement:
+    """Mean difference over all tasks, also for a candidate that was measured on fewer.
+
+    To the mean over fewer tasks, add the change that the other tasks make to the mean of the most similar candidate.
+    """
+    similar = min(whole, key=lambda other: float((other[: len(left)] - left).square().sum()))
+    mean, change = Measurement.of(left), float(similar.mean() - similar[: len(left)].mean())
+    return Measurement(mean.value + change, mean.stderr, mean.n)
 
 
 def _paired(one: Float[Tensor, " tasks"], other: Float[Tensor, " fewer"]) -> Measurement:
