@@ -263,6 +263,7 @@ def test_fewer_parameters_come_first_among_what_is_exact():
     found = identify(learners.GradientDescent(2, 0.7), FAMILY, some(*NATIVE.keys() & {
         "gradient-descent", "gradient-descent of 2 sizes"}), BUDGET)  # fmt: skip
     assert found.names == ("gradient-descent", "gradient-descent of 2 sizes")
+    assert found.exactly.endswith("; so does gradient-descent of 2 sizes.")
 
 
 def test_the_answer_is_a_table_and_a_sentence():
@@ -494,11 +495,12 @@ def test_costly_candidates_are_compared_until_the_learner_runs_one(unchecked):
     costly = [
         Candidate("far", learners.Mean, costly=True),
         Candidate("same", lambda: learners.LeastSquares(0.3), costly=True),
-        Candidate("never", never, costly=True),
+        *(Candidate(f"never {letter}", never, costly=True) for letter in "gcafbed"),
     ]
     found = identify(learners.LeastSquares(0.3), FAMILY, [NATIVE["averaging"], *costly], budget(8))
     assert found.names == ("same",)
-    assert found.unmeasured["never"] == "costly, and the learner runs same"
+    assert [*found.unmeasured][:7] == [one.name for one in costly[2:]]
+    assert found.unmeasured["never g"] == "costly, and the learner runs same"
     found = identify(learners.LeastSquares(0.3), FAMILY, [NATIVE["ridge least-squares"], *costly], budget(8))
     assert [row.candidate for row in found.rows] == ["ridge least-squares"]
 

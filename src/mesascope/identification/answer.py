@@ -168,7 +168,7 @@ class Identification(Answer):
         found = self.standing
         if found.names:
             first, *others = found.names
-            also = f"; so does {_all(others)}" if others else ""
+            also = f"; so {'do' if len(others) > 1 else 'does'} {_all(others)}" if others else ""
             return f"{self.learner} {found.kind} {self._spelt(first)}{also}."
         if found.undecided:
             tasks = max(self._tasks_to_decide(name) for name in found.undecided)
@@ -195,7 +195,7 @@ class Identification(Answer):
         found = f"It departs from {row.candidate} by {reach}." if beyond else ""
         open_ = [name for name, one in differences.items() if one.low <= bound <= one.high]
         if own and open_:
-            found += f" Not measured well enough {_all([_under(name) for name in open_])}."
+            found += f" It is not measured well enough {_all([_under(name) for name in open_])}."
         return found.strip()
 
     @property

@@ -156,8 +156,9 @@ def identified(
         watched = _watch(learner, own, name, nearest, watch, seen.dtype, seed)
     families = shares(found)
     by_name = {one.row.candidate: one for one in found if not one.candidate.most_tasks}
-    costly = {one.name for one in chosen} - {one.row.candidate for one in found} if most is None else ()
-    unmeasured = dict.fromkeys(costly, f"costly, and the learner runs {first.row.candidate}")
+    compared = {one.row.candidate for one in found}
+    left = [one.name for one in chosen if one.name not in compared] if most is None else ()
+    unmeasured = dict.fromkeys(left, f"costly, and the learner runs {first.row.candidate}")
     return Identification(
         learner=name,
         seed=seed,
