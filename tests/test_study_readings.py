@@ -16,7 +16,7 @@ from mesascope.language import language_model_config, token_losses
 from mesascope.records import registered
 from mesascope.streams import stream
 from mesascope.studies.common import converged, late_share
-from mesascope.studies.icl_gd.copying import copying_before
+from mesascope.studies.icl_gd.copying import _gain, copying_before
 from mesascope.studies.icl_gd.curvature import condition_number, condition_numbers, flattest, transformed
 from mesascope.studies.icl_gd.phase_transitions import rise_and_fall
 from mesascope.studies.language import measuring
@@ -63,6 +63,18 @@ def test_copying_is_read_before_the_jump_and_not_during_it():
     }
     assert copying_before(run, share=0.1).tolist() == [4.0, 1.0]
     assert copying_before(run, share=0.7).tolist() == [15.0, 4.5]
+
+
+def test_sensitivity_gains_nothing_where_no_fall_is_seen_or_nothing_is_seen_before_it():
+    run = {
+        "mse": np.array([[1.0, 0.9, 0.5], [1.0, 1.0, 1.0], [0.7, 0.5, 0.5]]),
+        "zero mse": np.full((3, 3), 1.0),
+        "gd mse": np.full((3, 3), 0.5),
+        "next": np.tile([2.0, 4.0, 16.0], (3, 1)),
+        "others": np.full((3, 3), 2.0),
+    }
+    assert copying_before(run).tolist() == [1.0, 8.0, 0.0]
+    assert _gain(run).tolist() == [3.0, 0.0, 0.0]
 
 
 def test_the_gamma_of_least_condition_number_is_no_worse_than_any_other():

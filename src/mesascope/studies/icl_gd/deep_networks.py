@@ -28,7 +28,8 @@ class Deep(regression.Regression):
     """Training of the networks that start from gradient descent plus random weights (five seeds)."""
     warm_eta: study.Positive = 2.0  # Step size of the gradient descent that they start from.
     authors: SecondTraining = SecondTraining(Training(50_000, 2048, 5e-4, "constant", clip=10.0))
-    """Training of the network with the authors' settings."""
+    """Training of the networks with the authors' settings."""
+    authors_seeds: study.Count = 1  # Networks with the authors' settings, at most `seeds`.
     descents: Training = plan(1000, 0.02)
     """Training of GD++'s step sizes, which starts from those in a network's weights."""
 

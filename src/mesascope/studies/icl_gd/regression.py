@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Annotated, Any
 
 import msgspec
@@ -12,6 +13,9 @@ from mesascope import learners, lenses, nets, study, tasks
 from mesascope.study import Arrays, Count, Estimates, Positive, Training, frozen
 
 PAPER = "von Oswald et al., Transformers learn in-context by gradient descent (ICML 2023)"
+
+# Training of the authors' code, on batches of 2,048 tasks: no decay and no averaging.
+authors_plan = partial(Training, schedule="constant", betas=(0.9, 0.98))
 
 # Input scales relative to that of training.
 INPUT_SCALES = (0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0)
