@@ -3,9 +3,13 @@
 The fixture ``hardly_tuned`` of tests/test_studies.py holds here as well.
 """
 
+import dataclasses
+import shutil
+
 import pytest
 from test_studies import SHRUNK, STUDIES, TEXT_MODEL, hardly_trained, hardly_tuned  # noqa: F401
 
+from mesascope.language import prepare
 from mesascope.studies import new_run, run_study
 
 simulation = pytest.importorskip("simulated_device", reason="torch 2.9 has no backends in Python", exc_type=ImportError)
@@ -34,3 +38,20 @@ def test_studies_run_on_the_device(name, tmp_path):
     assert [record["id"] for record in records] == [claim.id for claim in study.claims]
     assert run.is_complete
     assert run.config["device"] == simulation.DEVICE
+
+
+@pytest.mark.slow
+def test_language_models_of_the_largest_preset_take_ten_steps(tmp_path):
+    """Networks are as wide and as deep as in the preset; windows are few and short."""
+    study, text = STUDIES["language-mesa"], tmp_path / "text.txt"
+    text.write_text("\n\n".join(f"{number} times {number} is {number**2}." for number in range(2000)))
+    prepare([text], tmp_path / "tokens", delimiter="\n\n", validation=0.2)
+    settings = hardly_trained(
+        study.presets["paper"], trained=10, corpus=str(tmp_path / "tokens"), context=32, windows=4, watch_windows=2,
+        accumulate=2, seeds=1,
+    )  # fmt: skip
+    settings = dataclasses.replace(settings, training=dataclasses.replace(settings.training, batch=2))
+    run = new_run(study, "paper", settings, device=simulation.DEVICE, out=tmp_path / "run")
+    run_study(study, settings, run)
+    assert run.is_complete
+    shutil.rmtree(run.path)  # two gigabytes

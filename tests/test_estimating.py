@@ -12,7 +12,8 @@ from mesascope.studies import estimate, estimating, new_run, run_study
 STUDIES = registered("study")
 # References come before all trainings of these, which an estimate leaves out.
 AFTER_OTHERS = {"deep", "deep-mlp"}
-# Of algorithms alone, of texts that are not at hand, or of streams.
+# Of algorithms alone or of texts that are not at hand; or tested in test_devices_studies.py and test_sparse_studies.py,
+# as streams are, and images of the presets with other names.
 ELSEWHERE = {"good-regression", "identify-calibration", "language-mesa", "pretrained", "continual-mnist"}
 
 

@@ -12,7 +12,7 @@ from PIL import Image
 
 from mesascope.records import registered
 from mesascope.streams import stream
-from mesascope.studies import new_run, run_study
+from mesascope.studies import estimating, new_run, run_study
 from mesascope.studies.sparse import continual_mnist, continual_online
 from mesascope.studies.sparse.few_shot import FewShot, accuracies, accuracy_by_task
 from mesascope.studies.sparse.following import _watches
@@ -48,9 +48,9 @@ def mini_imagenet(tmp_path, monkeypatch):
     monkeypatch.setenv("MESASCOPE_CACHE", str(tmp_path / "cache"))
 
 
-def small(settings, **changes):
+def small(settings, steps=1, batch=2, **changes):
     """A preset with its images, recipes and order, narrow networks and few tasks."""
-    plan = dataclasses.replace(settings.training, steps=1, batch=2, evaluate_every=1)
+    plan = dataclasses.replace(settings.training, steps=steps, batch=batch, evaluate_every=steps)
     changes |= {"training": plan, "width": 2, "shots": 1, "queries": 1, "tasks": 2, "watch_tasks": 1, "seeds": 2}
     return dataclasses.replace(settings, **changes)
 
@@ -59,10 +59,11 @@ THESIS = [(name, preset) for name in FEW_SHOT for preset in STUDIES[name].preset
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("steps", [{}, {"steps": 10, "inner_steps": 2}], ids=["one", "ten"])
 @pytest.mark.parametrize(("name", "preset"), THESIS)
-def test_presets_of_the_thesis_train_on_images_of_its_size(name, preset, mini_imagenet, tmp_path):
+def test_presets_of_the_thesis_train_on_images_of_its_size(name, preset, steps, mini_imagenet, tmp_path):
     few = {"sparse-maml-plasticity": {"lengths": (5,), "rates": (0.1,)}}.get(name, {})
-    trained_by(name, preset, tmp_path, **few)
+    trained_by(name, preset, tmp_path, **steps, **few)
 
 
 def test_all_methods_of_the_thesis_take_a_step_on_images_of_its_size(mini_imagenet, tmp_path):
@@ -75,6 +76,37 @@ def trained_by(name, preset, folder, **changes):
     records = run_study(study, settings, new_run(study, preset, settings, out=folder / "run"))
     assert not any(one["verdict"] == "holds" for one in records if one["about"] == "training")
     assert all(one["n"] for one in records) or "resnet12" in preset  # which has fewer methods
+
+
+@pytest.mark.slow
+def test_networks_of_the_thesis_take_ten_steps_at_their_width(mini_imagenet, monkeypatch):
+    monkeypatch.setattr(estimating, "steps_to_time", lambda first, seconds: 8)  # beside two
+    study = STUDIES["sparse-maml"]
+    settings = small(study.presets["mini-imagenet"], batch=1, width=study.presets["mini-imagenet"].width, seeds=1)
+    assert len(estimating.estimate(study, "mini-imagenet", settings)) == study.trainings(settings)
+
+
+# Few images of few tasks, of digits as large as those of MNIST and Omniglot; networks are as wide as in the preset.
+FEW = {
+    "continual-mnist": {
+        "dataset": "digits", "samples": 100, "many_samples": 100, "queries": 100, "tasks": 2, "many_tasks": 2,
+        "passes": 1, "pass_tasks": 1, "side_seeds": 2,
+    },
+    "continual-online": {
+        "domains": ("digits",), "before": "digits", "ways": 5, "steps": continual_online.PARTS, "stays": (0.5,),
+        "pretraining": dataclasses.replace(continual_online.BEFORE, steps=10, evaluate_every=10),
+    },
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FEW)
+def test_learners_of_streams_take_ten_batches_and_more_at_the_width_of_the_paper(name, tmp_path):
+    study = STUDIES[name]
+    settings = dataclasses.replace(study.presets["paper"], seeds=2, **FEW[name])
+    run = new_run(study, "paper", settings, out=tmp_path / "run")
+    run_study(study, settings, run)
+    assert run.is_complete
 
 
 def test_each_method_has_its_own_recipe_on_images_of_the_thesis_size():
