@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable
 from typing import Any
@@ -30,11 +31,11 @@ def _stopping(forward: Callable[..., Any]) -> Any:
     def wrong(self: Any, sequence: Any) -> Any:
         import torch
 
-        found, known = forward(self, sequence), sequence[..., :_STOPS_AFTER, :]
-        before = known[..., :-1, :]
+        inputs = sequence if self.features is None else self.features(sequence)
+        before, known = inputs[..., : _STOPS_AFTER - 1, :], sequence[..., 1:_STOPS_AFTER, :]
         gram = before.mT @ before + self.ridge * torch.eye(before.shape[-1]).to(before)
-        kept = torch.linalg.solve(gram, before.mT @ known[..., 1:, :])  # transposed
-        return torch.cat([found[..., :_STOPS_AFTER, :], sequence[..., _STOPS_AFTER:, :] @ kept], -2)
+        kept = torch.linalg.solve(gram, before.mT @ known)  # transposed
+        return torch.cat([forward(self, sequence)[..., :_STOPS_AFTER, :], inputs[..., _STOPS_AFTER:, :] @ kept], -2)
 
     return wrong
 
@@ -84,8 +85,21 @@ def _constant(sample: Callable[..., Any]) -> Any:
     return wrong
 
 
-def _small(ridges: dict[str, float]) -> dict[str, float]:
-    return {name: 0.01 * ridge for name, ridge in ridges.items()}
+def _times(factor: float) -> Callable[[dict[str, float]], dict[str, float]]:
+    return lambda ridges: {name: factor * ridge for name, ridge in ridges.items()}
+
+
+def _noisy(sample: Callable[..., Any]) -> Any:
+    """Sequences whose noise is twice as large as elements."""
+    return lambda self, *drawn: sample(dataclasses.replace(self, noise=2.0), *drawn)
+
+
+def own_sensitivities(lag: int) -> Mutation:
+    """Bug of studies that read sensitivities to the element ``lag`` before."""
+    return Mutation(
+        "sensitivities are those to the token's own element", "mesascope.lenses:element_sensitivity",
+        lambda sensitivity: lambda *given: sensitivity(*given).roll(-lag, -1),
+    )  # fmt: skip
 
 
 _SEQUENCES = "mesascope.learners.sequences"
@@ -110,11 +124,25 @@ FORGETTING = Mutation(
 STOPPING = Mutation(
     f"ridge regression stops after {_STOPS_AFTER} elements", f"{_SEQUENCES}:RecursiveLeastSquares.forward", _stopping
 )
-SMALL_RIDGE = Mutation("ridges are a hundredth", f"{_DYNAMICS}:RIDGES", _small)
+SMALL_RIDGE = Mutation("ridges are a hundredth", f"{_DYNAMICS}:RIDGES", _times(0.01))
+LARGE_RIDGE = Mutation("ridges are tenfold", f"{_DYNAMICS}:RIDGES", _times(10.0))
+UNTUNED_RIDGE = Mutation("the ridge is the largest of those tried", f"{_DYNAMICS}:TRIED", lambda tried: tried[-1:])
 PROBES_IN_SAMPLE = Mutation(
     "probes are judged on the sequences that they are fitted to", "mesascope.lenses.probes:_held",
     lambda held: lambda tasks: tasks[: len(tasks) // 2],
 )  # fmt: skip
+UNSHUFFLED = Mutation(
+    "shuffled targets are not shuffled", "mesascope.lenses.probes:_shuffled",
+    lambda shuffled: lambda targets, generator: targets,
+)  # fmt: skip
+FIRST_END = Mutation(
+    "interpolation returns its first end", "mesascope.lenses.reverse:ReverseEngineered.between",
+    lambda between: lambda self, t: between(self, 0.0),
+)  # fmt: skip
+NOISY = {
+    family: Mutation("noise is larger than elements", f"mesascope.tasks:{family}.sample", _noisy)
+    for family in ("ObservedDynamics", "NonlinearDynamics")
+}
 CHANGING = {
     family: Mutation("maps change half way through a sequence", f"mesascope.tasks:{family}.sample", _changing)
     for family in ("ObservedDynamics", "NonlinearDynamics")

@@ -169,7 +169,7 @@ STUDY = Study(
         Mutation("test sequences follow orthogonal maps alone", "mesascope.tasks:LinearDynamics.sample", _orthogonal),
         Mutation("the ridges of both dynamics are exchanged", "mesascope.studies.mesa.dynamics:RIDGES", _exchanged),
         Mutation("descent starts at zero", "mesascope.learners:OnlineGradientDescent.__init__", _from_zero),
-        bugs.FORGETTING,
+        bugs.FORGETTING, bugs.SMALL_RIDGE, bugs.LARGE_RIDGE,
     ),
     mutated={
         "training": dynamics.adamw_plan(60, 1e-2, batch=8), "mesa": dynamics.adamw_plan(20, 5e-2, batch=8),

@@ -211,7 +211,8 @@ STUDY = Study(
         "thesis": ("Networks of two layers train for 10,000 steps in place of 5,000.", dynamics.CLIPPED, *ALWAYS),
     },
     mutations=(
-        bugs.FORGETTING, bugs.ONE_LATER, bugs.PROBES_IN_SAMPLE,
+        bugs.FORGETTING, bugs.ONE_LATER, bugs.PROBES_IN_SAMPLE, bugs.STOPPING, bugs.LARGE_RIDGE, bugs.FEW_ELEMENTS,
+        bugs.FIRST_END, bugs.UNSHUFFLED,
     ),
     mutated={
         **dict.fromkeys(("training", "shallow"), adamw_plan(90, 3e-3, batch=8, clip=0.1)),

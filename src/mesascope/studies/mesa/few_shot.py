@@ -154,6 +154,33 @@ def _repeated(sample: Callable[..., Any]) -> Any:
     return wrong
 
 
+def _of_other_tasks(sample: Callable[..., Any]) -> Any:
+    """Sequences in which each pair is of another task."""
+
+    def wrong(self: Any, *drawn: Any) -> Any:
+        pairs = sample(self, *drawn).unflatten(1, (-1, 2))
+        for place in range(pairs.shape[1]):
+            pairs[:, place] = pairs[:, place].roll(place, 0)
+        return pairs.flatten(1, 2)
+
+    return wrong
+
+
+def _alternating(sample: Callable[..., Any]) -> Any:
+    """Sequences with one pair of each task in turn."""
+    return lambda self, *drawn: (
+        sample(self, *drawn).unflatten(1, (self.tasks, self.pairs, 2)).transpose(1, 2).flatten(1, 3)
+    )
+
+
+def _noisy(sample: Callable[..., Any]) -> Any:
+    return lambda self, *drawn: sample(dataclasses.replace(self, noise=1.0), *drawn)
+
+
+def _pair_early(places: dict[str, Callable[[int], int]]) -> dict[str, Callable[[int], int]]:
+    return {name: lambda count, place=place: place(count) - 1 for name, place in places.items()}
+
+
 def _one_task(sample: Callable[..., Any]) -> Any:
     """Sequences of a single task with the same number of pairs."""
     return lambda self, *drawn: sample(dataclasses.replace(self, pairs=self.pairs * self.tasks, tasks=1), *drawn)
@@ -163,6 +190,13 @@ def _one_earlier(chosen: Callable[..., list[int]]) -> Any:
     return lambda *arguments: [max(time - 1, 1) for time in chosen(*arguments)]
 
 
+_SAMPLE = "mesascope.tasks:FewShotSequence.sample"
+# Bugs that both studies must detect.
+BUGS = (
+    Mutation("errors are those of inputs", "mesascope.lenses.together:chosen_times", _one_earlier),
+    Mutation("noise is as large as targets", _SAMPLE, _noisy),
+    bugs.FORGETTING, bugs.STOPPING, bugs.UNTUNED_RIDGE,
+)  # fmt: skip
 STUDY = Study(
     name="mesa-few-shot",
     source=f"{THESIS}: Fig. 3.5 B",
@@ -197,9 +231,8 @@ STUDY = Study(
         )),
     ),
     mutations=(
-        Mutation("inputs of a task are all equal", "mesascope.tasks:FewShotSequence.sample", _repeated),
-        Mutation("errors are those of inputs", "mesascope.lenses.together:chosen_times", _one_earlier),
-        bugs.FORGETTING,
+        Mutation("inputs of a task are all equal", _SAMPLE, _repeated),
+        Mutation("each pair is of another task", _SAMPLE, _of_other_tasks), *BUGS,
     ),
     **SHARED,
 )  # fmt: skip
@@ -240,9 +273,9 @@ CONTINUAL = Study(
         )),
     ),
     mutations=(
-        Mutation("the second task is the first", "mesascope.tasks:FewShotSequence.sample", _one_task),
-        Mutation("errors are those of inputs", "mesascope.lenses.together:chosen_times", _one_earlier),
-        bugs.FORGETTING,
+        Mutation("the second task is the first", _SAMPLE, _one_task),
+        Mutation("pairs of both tasks alternate", _SAMPLE, _alternating),
+        Mutation("errors are read a pair early", f"{__name__}:_PLACES", _pair_early), *BUGS,
     ),
     **SHARED,
 )  # fmt: skip

@@ -51,13 +51,22 @@ def measure(lab: study.Lab, settings: Transformers) -> None:
     dynamics.compare_predictors(lab, settings, family, groups, groups)
 
 
-def _noisy(sample: Callable[..., Any]) -> Any:
-    """Sequences whose noise is twice as large as elements."""
-    return lambda self, *drawn: sample(dataclasses.replace(self, noise=2.0), *drawn)
-
-
 def _identity(features: Callable[..., Any]) -> Any:
     return lambda self, elements: elements
+
+
+def _of_other_seed(init: Callable[..., None]) -> Any:
+    """Ridge regression on features of other dynamics."""
+
+    def wrong(self: Any, ridge: float, forget: float = 1.0, features: Any = None) -> None:
+        other = features and dataclasses.replace(features.__self__, feature_seed=1).features
+        init(self, ridge, forget, other)
+
+    return wrong
+
+
+def _nearly_linear(features: Callable[..., Any]) -> Any:
+    return lambda self, elements: features(dataclasses.replace(self, gain=1.0), elements)
 
 
 UNLIKE = dict.fromkeys(("quick", "paper"), "10,000 to 20,000 steps of 256 sequences")
@@ -88,9 +97,11 @@ STUDY = Study(
         for preset, own in DEVIATIONS.items()
     },
     mutations=(
-        bugs.CHANGING["NonlinearDynamics"],
-        Mutation("noise is larger than elements", "mesascope.tasks:NonlinearDynamics.sample", _noisy),
+        bugs.CHANGING["NonlinearDynamics"], bugs.NOISY["NonlinearDynamics"], bugs.UNTUNED_RIDGE,
         Mutation("features are the elements", "mesascope.tasks:NonlinearDynamics.features", _identity),
+        Mutation("features are those of another seed", "mesascope.learners.sequences:RecursiveLeastSquares.__init__",
+                 _of_other_seed),
+        Mutation("dynamics are nearly linear", "mesascope.tasks:NonlinearDynamics.features", _nearly_linear),
     ),
     mutated={
         "training": cosine_plan(40, 3e-3, batch=8), "mesa": cosine_plan(40, 8e-3, batch=8),

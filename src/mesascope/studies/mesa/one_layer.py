@@ -187,7 +187,7 @@ STUDY = Study(
     },
     mutations=(
         bugs.LAYER_FORGETTING, bugs.LAYER_SMALL_RIDGE, bugs.SMALL_RIDGE, bugs.FORGETTING, bugs.STOPPING, bugs.ONE_LATER,
-        bugs.FEW_ELEMENTS, bugs.TRANSPOSED, bugs.CONSTANT,
+        bugs.FEW_ELEMENTS, bugs.TRANSPOSED, bugs.CONSTANT, bugs.LARGE_RIDGE, bugs.FIRST_END,
     ),
     mutated={
         "training": dynamics.adamw_plan(60, 1e-2, batch=8), "mesa": dynamics.adamw_plan(20, 5e-2, batch=8),

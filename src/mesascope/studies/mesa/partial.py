@@ -95,12 +95,13 @@ STUDY = Study(
         for preset, own in raw_tokens.DEVIATIONS.items()
     },
     mutations=(
-        bugs.CHANGING["ObservedDynamics"],
+        bugs.CHANGING["ObservedDynamics"], bugs.NOISY["ObservedDynamics"], bugs.UNTUNED_RIDGE, bugs.STOPPING,
+        bugs.own_sensitivities(2),
         Mutation("the whole state is seen", "mesascope.tasks:ObservedDynamics.sample", _seen),
         Mutation("features are one element short", "mesascope.learners:Lags.__init__", _one_short),
     ),
     mutated={
         "training": raw_tokens.cosine_plan(40, 3e-3, batch=8), "mesa": raw_tokens.cosine_plan(40, 8e-3, batch=8),
-        "tasks": 200, "tune_tasks": 100, "watch_tasks": 50,
+        "tasks": 200, "tune_tasks": 100, "watch_tasks": 50, "seeds": 8,
     },
 )  # fmt: skip

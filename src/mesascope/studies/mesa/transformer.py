@@ -232,9 +232,12 @@ STUDY = Study(
         ),
         "thesis": (*raw_tokens.DEVIATIONS["thesis"], *ALWAYS),
     },
-    mutations=(bugs.FORGETTING, bugs.ONE_LATER, bugs.PROBES_IN_SAMPLE),
+    mutations=(
+        bugs.FORGETTING, bugs.ONE_LATER, bugs.PROBES_IN_SAMPLE, bugs.STOPPING, bugs.LARGE_RIDGE, bugs.CONSTANT,
+        bugs.own_sensitivities(1),
+    ),
     mutated={
         **{name: cosine_plan(40, 3e-3, batch=8) for name in ("training", "linear", "mesa")},
-        "tasks": 600, "tune_tasks": 50, "watch_tasks": 50, "probe_tasks": 200, "averaged_tasks": 1,
+        "tasks": 600, "tune_tasks": 50, "watch_tasks": 50, "probe_tasks": 200, "averaged_tasks": 1, "seeds": 8,
     },
 )  # fmt: skip
