@@ -27,6 +27,15 @@ def _scaled_steps(factor: float) -> Callable[[Any], Any]:
     return wrong
 
 
+def _one_step_fewer(predict: Any) -> Any:
+    def predictions(self: Any, context: Any, xq: Any) -> Any:
+        other = copy.copy(self)
+        other.steps = max(self.steps - 1, 1)
+        return predict(other, context, xq)
+
+    return predictions
+
+
 def _flipped(predict: Any) -> Any:
     """GD++ with the sign of gamma reversed."""
 
@@ -96,6 +105,11 @@ def _shifted(sample: Any) -> Any:
     return shifted
 
 
+def _noisy(sample: Any) -> Any:
+    """Tasks with noise on the targets of contexts."""
+    return lambda self, *drawn: sample(dataclasses.replace(self, noise=0.5), *drawn)
+
+
 def _leaking(draw: Any) -> Any:
     """Tasks whose last context pairs are the queries with their targets."""
 
@@ -142,12 +156,21 @@ def _reversed_sizes(read: Any) -> Any:
     return wrong
 
 
+def _first_head(products_of: Any) -> Any:
+    def wrong(attention: Any, *group: int) -> Any:
+        found = products_of(attention, *group)
+        return type(found)(*(part[:1] for part in found))
+
+    return wrong
+
+
 def _as_given(centred: Any) -> Any:
     return lambda self, context, xq: context
 
 
 HALF_STEP = Mutation("gradient descent takes half its step", _DESCENT, _scaled_steps(0.5))
 TWICE_STEP = Mutation("gradient descent takes twice its step", _DESCENT, _scaled_steps(2.0))
+FEWER_STEPS = Mutation("gradient descent takes a step fewer", _DESCENT, _one_step_fewer)
 FLIPPED_GAMMA = Mutation("gamma has the wrong sign", _DESCENT, _flipped)
 UNCLIPPED = Mutation("tokens of the reference are not clipped", _DESCENT, _unclipped)
 POOR_OPTIMUM = Mutation("GD++ is tuned to a poor local optimum", "mesascope.learners:tune_spectral", _without_gamma)
@@ -160,6 +183,7 @@ RAW_PRODUCTS = Mutation("weight products are not rescaled", "mesascope.lenses.re
 SHIFTED_TARGETS = Mutation(
     "targets are shifted against inputs", "mesascope.tasks.regression:LinearRegression.sample", _shifted
 )
+NOISY = Mutation("targets of contexts are noisy", "mesascope.tasks.regression:LinearRegression.sample", _noisy)
 LEAK = Mutation("the query is in its context with its target", "mesascope.tasks.regression:LinearRegression.sample",
                 _leaking)  # fmt: skip
 OTHER_QUERIES = Mutation("sensitivities are taken at another query", "mesascope.lenses.access:sensitivities",
@@ -173,6 +197,15 @@ OTHER_LENGTH = Mutation(
 REVERSED_SIZES = Mutation(
     "step sizes are read from the last layer to the first", "mesascope.lenses:step_sizes", _reversed_sizes
 )
+FIRST_HEAD = Mutation("all heads but the first are left out", "mesascope.nets.transformer:products_of", _first_head)
+WITHOUT_MLPS = Mutation(
+    "MLPs are left out", "mesascope.nets.layers:TokenMLP.forward",
+    lambda forward: lambda self, tokens: 0 * forward(self, tokens),
+)  # fmt: skip
+UNNORMALISED = Mutation(
+    "weights of softmax attention are not normalised", "torch:softmax",
+    lambda softmax: lambda scores, dim: scores.exp() / scores.shape[dim],
+)  # fmt: skip
 NOT_CENTRED = Mutation(
     "the inputs of centred descent are not centred", "mesascope.learners.transformed:Centred._centred", _as_given
 )

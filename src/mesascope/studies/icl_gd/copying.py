@@ -215,7 +215,10 @@ STUDY = Study(
             shared.INPUTS, shared.ADAM,
         ),
     },
-    mutations=(bugs.HALF_STEP, bugs.TWICE_STEP, bugs.SHIFTED_TARGETS, bugs.LEAK),
+    mutations=(
+        bugs.HALF_STEP, bugs.TWICE_STEP, bugs.FEWER_STEPS, bugs.SHIFTED_TARGETS, bugs.NOISY, bugs.LEAK,
+        bugs.UNNORMALISED,
+    ),
     mutated={
         "training": plan(500, 6e-3, batch=128, decay_from=0.5, clip=1.0, evaluate_every=100), "tasks": 8000,
         "sweep_tasks": 2000, "ready": SecondTraining(plan(50, 6e-3, batch=128, clip=1.0)),

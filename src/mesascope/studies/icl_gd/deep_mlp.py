@@ -100,7 +100,9 @@ STUDY = Study(
             "Linear networks, a control of ours, train as in preset paper.", shared.INPUTS, shared.INITIAL, shared.ADAM,
         ),
     },
-    mutations=(bugs.HALF_TUNED, bugs.FLIPPED_GAMMA, bugs.OTHER_TASKS, bugs.SHIFTED_TARGETS),
+    mutations=(
+        bugs.HALF_TUNED, bugs.FLIPPED_GAMMA, bugs.OTHER_TASKS, bugs.SHIFTED_TARGETS, bugs.WITHOUT_MLPS, bugs.FIRST_HEAD,
+    ),
     mutated={
         "training": plan(600, 8e-3, batch=128, clip=0.001), "tasks": 3000, "sweep_tasks": 2000, "blocks": 2, "heads": 2,
     },

@@ -260,6 +260,10 @@ def _unhalved(crossing: Any) -> Any:
     return lambda curves: crossing({"step": curves["step"], "mse": 2 * curves["mse"]})
 
 
+def _late_crossing(crossing: Any) -> Any:
+    return lambda curves: {"step": crossing(curves)["step"] + np.diff(curves["step"])[0]}
+
+
 def _exchanged(sweep: Any) -> Any:
     """Exchange layers with one head and layers with two."""
     turned = dict(zip(HEADS, reversed(HEADS), strict=True))
@@ -274,6 +278,16 @@ def _own_for_fresh(watch: Any) -> Any:
     def wrong(**episodes: Any) -> Any:
         names = list(episodes)
         return watch(**dict(zip(reversed(names), episodes.values(), strict=True)))
+
+    return wrong
+
+
+def _of_next_seed(train: Any) -> Any:
+    """Training in which each network is judged on the tasks of the next seed, where these differ by seed."""
+
+    def wrong(self: Any, *given: Any, watch: Any = None, **options: Any) -> Any:
+        watches = [*watch[1:], watch[0]] if isinstance(watch, list) else watch
+        return train(self, *given, watch=watches, **options)
 
     return wrong
 
@@ -312,10 +326,13 @@ STUDY = study.Study(
         "were searched for those that grok most.",
     ),
     mutations=(
-        bugs.HALF_STEP,
+        bugs.HALF_STEP, bugs.LEAK, bugs.FIRST_HEAD,
         Mutation("losses are not halved before the threshold", f"{_HERE}:_crossing", _unhalved),
+        Mutation("crossings are counted an evaluation late", f"{_HERE}:_crossing", _late_crossing),
         Mutation("layers of one head and of two are exchanged", "mesascope.lenses:sweep", _exchanged),
         Mutation("blocks' own tasks and fresh tasks are exchanged", f"{_HERE}:watch_loss", _own_for_fresh, anew=True),
+        Mutation("own tasks of blocks are those of the next seed", "mesascope.studies.lab:Lab.train", _of_next_seed,
+                 anew=True),
     ),
     mutated={
         "training": Training(100, 128, 1e-2, "constant", clip=0.001, evaluate_every=10), "init_scale": 0.01,

@@ -138,6 +138,9 @@ STUDY = Study(
             shared.INPUTS, shared.INITIAL, shared.ADAM,
         ),
     },
-    mutations=(bugs.OTHER_QUERIES, bugs.HALF_STEP, bugs.NOT_CENTRED, bugs.SHIFTED_TARGETS),
-    mutated={"tasks": 8000, "sweep_tasks": 500, "tune_tasks": 5000},
+    mutations=(
+        bugs.OTHER_QUERIES, bugs.HALF_STEP, bugs.NOT_CENTRED, bugs.SHIFTED_TARGETS, bugs.LEAK, bugs.UNNORMALISED,
+        bugs.FIRST_HEAD,
+    ),
+    mutated={"tasks": 8000, "sweep_tasks": 2000, "tune_tasks": 5000},
 )  # fmt: skip
