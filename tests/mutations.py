@@ -1,37 +1,40 @@
 """Bugs planted one at a time, and the claims that each of them turns: ``make mutations``, or names of studies.
 
 See `mesascope.studies.mutate`. Prints what each bug turns, and writes the rows of these studies to docs/mutations.md.
-Exits with 1 if a bug turns no claim, or if a study has fewer than five bugs.
+Exits with 1 if a bug turns no claim, and with 2 if a study declares fewer than five bugs of its own.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import multiprocessing
 import sys
 import time
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from functools import partial
 from pathlib import Path
 
 import torch
+from test_pretrained_study import with_stand_in
 
 from mesascope import records
 from mesascope.studies import Mutated, mutate
-from mesascope.studies.mutating import in_words
+from mesascope.studies.mutating import in_words, own_bugs
 from mesascope.training import keep_freed_memory
 
 ABOUT = (
     "Each bug is planted while a study measures networks that were trained without it, or, where it says *anew*, while "
     "they train, too. A claim turns if it holds without the bug and does not with it: it *fails*, or is *undecided*, "
     "mostly because its premise no longer holds. Written by `make mutations`; `mesascope mutate STUDY` plants the bugs "
-    "of one study, or of your own. The bugs of `pretrained`, which needs a language model, are planted by "
-    "`tests/test_pretrained_study.py` on a small stand-in."
+    "of one study, or of your own. Those of `pretrained`, which needs a language model, are planted with a small "
+    "stand-in for the model."
 )
 PAGE = Path(__file__).parent.parent / "docs" / "mutations.md"
-# Bugs that each study has at least.
+# Bugs that each study declares at least.
 LEAST = 5
-# Studies whose bugs are planted by tests, on a stand-in for what the study needs.
-ELSEWHERE = ("pretrained",)
+# Studies with a stand-in for what they need.
+STANDING_IN = {"pretrained": with_stand_in}
 # Studies that take longest, which begin first.
 LONGEST = ("deep", "language-mesa", "curvature", "finite-tasks", "layernorm")
 
@@ -40,7 +43,9 @@ def mutated(name: str) -> tuple[Mutated, float]:
     """Plant the bugs of a study, in a process of its own; return what they turn, and the seconds of processor."""
     torch.set_num_threads(1)
     keep_freed_memory()
-    return mutate(records.registered("study")[name]), time.process_time()
+    study = records.registered("study")[name]
+    with STANDING_IN.get(name, partial(contextlib.nullcontext, study))() as known:
+        return mutate(known), time.process_time()
 
 
 def write(found: list[Mutated]) -> None:
@@ -63,7 +68,11 @@ def main() -> int:
     options = parser.parse_args()
     if unknown := sorted({*options.studies} - {*known}):
         parser.error(f"studies must be registered, but {', '.join(unknown)} are not: choose from {', '.join(known)}.")
-    names = options.studies or [name for name in known if name not in ELSEWHERE]
+    names = options.studies or list(known)
+    few = [f"{name} ({len(own_bugs(known[name]))})" for name in names if len(own_bugs(known[name])) < LEAST]
+    if few:
+        parser.error(f"each study must declare at least {LEAST} bugs of its own, but {', '.join(few)} declare fewer: "
+                     "add some to Study(mutations=...).")  # fmt: skip
     names = sorted(names, key=lambda name: LONGEST.index(name) if name in LONGEST else len(LONGEST))
     found: list[Mutated] = []
     with ProcessPoolExecutor(options.workers, multiprocessing.get_context("spawn"), max_tasks_per_child=1) as pool:
@@ -74,11 +83,7 @@ def main() -> int:
             print(f"{one.study}: {len(one.turned)} bugs, {len(one.unnoticed)} unnoticed, {seconds:.0f} s", flush=True)
             for bug in one.unnoticed:
                 print(f"  unnoticed: {bug}", flush=True)
-    few = [f"{one.study} ({len(one.turned)})" for one in found if len(one.turned) < LEAST]
-    if few:
-        print(f"Each study must have at least {LEAST} bugs, but these have fewer: {', '.join(few)}: declare more in "
-              "its Study(mutations=...).")  # fmt: skip
-    return int(bool(few) or any(one.unnoticed for one in found))
+    return int(any(one.unnoticed for one in found))
 
 
 if __name__ == "__main__":

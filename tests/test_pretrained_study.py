@@ -1,5 +1,7 @@
 """The study of a pretrained language model: its tasks, controls and readings, on models whose answers are known."""
 
+import contextlib
+import dataclasses
 import importlib.util
 import math
 import re
@@ -157,23 +159,29 @@ def overlaps(model, task, generator):
     return {"order": [0.8 + near], "none": [0.2], "descent": [0.2 if model.silent else 0.4 + near / 2]}
 
 
+@contextlib.contextmanager
+def with_stand_in():
+    """The study, with settings for planted bugs, while a stand-in takes the place of the model."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(language_models, "language_model", lambda place, device: StandIn())
+        patch.setattr(language_models, "with_random_weights", lambda model, seed: StandIn(silent=True))
+        patch.setattr(language_models, "overlaps", overlaps)
+        patch.setattr(pretrained, "_identified", lambda *given: Arrays({"named": [0.0]}, named="seed"))
+        yield dataclasses.replace(STUDY, mutated={"tasks": 6, "queries": 8, "seeds": 8})
+
+
 @pytest.fixture(scope="module")
 def stand_in():
     """Measure the study with a stand-in for the model, and return verdicts by claim."""
-    patch = pytest.MonkeyPatch()
-    patch.setattr(language_models, "language_model", lambda place, device: StandIn())
-    patch.setattr(language_models, "with_random_weights", lambda model, seed: StandIn(silent=True))
-    patch.setattr(language_models, "overlaps", overlaps)
-    patch.setattr(pretrained, "_identified", lambda *given: Arrays({"named": [0.0]}, named="seed"))
-    settings = PretrainedModel(tasks=6, seeds=8)
+    with with_stand_in() as study:
+        settings = dataclasses.replace(study.presets["quick"], **study.mutated)
 
-    def verdicts(folder):
-        run = new_run(STUDY, "small", settings, out=folder)
-        STUDY.measure(Lab(run, settings.seeds), settings)
-        return {record["id"]: record["verdict"] for record in judge(STUDY.claims, run.results, "small")}
+        def verdicts(folder):
+            run = new_run(study, "quick", settings, out=folder)
+            study.measure(Lab(run, settings.seeds), settings)
+            return {record["id"]: record["verdict"] for record in judge(study.claims, run.results, "quick")}
 
-    yield verdicts
-    patch.undo()
+        yield verdicts
 
 
 @pytest.mark.parametrize("planted", [slice(3, 5), pytest.param(slice(None), marks=pytest.mark.slow)])

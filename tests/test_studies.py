@@ -27,6 +27,7 @@ from mesascope.runs import find_runs, open_run
 from mesascope.studies import Lab, changed_settings, ledger_rows, new_run, resume_run, run_study
 from mesascope.studies.identifying import calibration, language_models
 from mesascope.studies.mesa.dynamics import Sequences
+from mesascope.studies.mutating import own_bugs
 from mesascope.training import Training
 
 STUDIES = registered("study")
@@ -152,6 +153,14 @@ def test_studies_state_claims_and_presets():
         for settings in study.presets.values():
             assert from_record(to_record(settings), type(settings)) == settings
             assert settings.seeds >= 2
+
+
+def test_studies_declare_five_bugs_of_their_own_and_each_target_exists():
+    for study in STUDIES.values():
+        assert len(own_bugs(study)) >= 5, f"{study.name} must declare more bugs of its own"
+        for bug in study.mutations:
+            with bug.planted():
+                pass
 
 
 def test_presets_have_the_replicates_that_their_claims_need_and_state_departures():

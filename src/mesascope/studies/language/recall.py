@@ -222,6 +222,17 @@ def _mixed(sample: Callable[..., Any]) -> Any:
     return wrong
 
 
+def _all_asked(recall_by_sequence: Callable[..., Any]) -> Any:
+    """Losses of all tokens, not of answers alone."""
+
+    def wrong(network: Any, tasks: Any) -> Any:
+        every = tasks.clone()
+        every[:, 1] = 1
+        return recall_by_sequence(network, every)
+
+    return wrong
+
+
 STUDY = Study(
     name="language-recall",
     source="a yardstick of ours, of tasks by Arora et al. (2023) and Akyurek et al. (2024)",
@@ -305,6 +316,7 @@ STUDY = Study(
         Mutation("pairs of a sequence are equal", "mesascope.tasks:FewShotSequence.sample", _repeated),
         Mutation("ridges of ridge regression are a thousand times as large", f"{__name__}:RIDGES",
                  lambda ridges: {name: 1000 * factor for name, factor in ridges.items()}),
+        Mutation("all tokens are judged", "mesascope.language:recall_by_sequence", _all_asked),
         Mutation("words are of many automata", "mesascope.tasks:Automata.sample", _mixed),
     ),
     mutated={"training": cosine_plan(60, 1e-2, batch=8), "seeds": 8, "tasks": 100, "pairs": 6},

@@ -84,5 +84,11 @@ ALL = (
     Mutation("accuracy is measured on training images", _STACKED, _seen),
     Mutation("streams hold half of the test images", _STACKED, _half_of_tests),
     Mutation("shares closed are shares open", "mesascope.studies.sparse.following:_followed", _open_for_closed),
+    Mutation(
+        "nothing is replayed",
+        "mesascope.meta.continual:_with_past",
+        lambda with_past: lambda at, x, y, count: (x, y),
+        anew=True,
+    ),
     Mutation("networks are untrained", "mesascope.studies.lab:Lab.resumed", _zero_weights),
 )

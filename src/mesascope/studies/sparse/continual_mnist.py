@@ -322,7 +322,7 @@ STUDY = Study(
     ),
     mutations=bugs.ALL,
     mutated={
-        "tasks": 2, "many_tasks": 2, "samples": 200, "many_samples": 100, "queries": 200, "widths": (8, 40),
+        "tasks": 2, "many_tasks": 20, "samples": 200, "many_samples": 50, "queries": 200, "widths": (8, 40),
         "passes": 1, "seeds": 8,
     },
     deviations=(

@@ -15,7 +15,7 @@ import numpy as np
 
 from mesascope import meta, nets, study, tasks
 from mesascope.errors import refuse
-from mesascope.studies.sparse.few_shot import no_gradient, points_above
+from mesascope.studies.sparse.few_shot import SORTED, no_gradient, points_above
 from mesascope.studies.sparse.following import follow_batches
 from mesascope.study import Arrays, Claim, Count, Figure, Line, Mutation, Positive, Reading, Training, above, ours
 from mesascope.training import ParameterGroup
@@ -149,7 +149,7 @@ def _closed(r: Any) -> list[Line]:
             for index, (name, stay) in enumerate(shown)]  # fmt: skip
 
 
-_HERE = "mesascope.studies.sparse.continual_online"
+_HERE, _ONLINE = "mesascope.studies.sparse.continual_online", "mesascope.meta.online"
 
 
 def _judged_late(update: Any) -> Any:
@@ -228,6 +228,13 @@ STUDY = study.Study(
                  "mesascope.studies.sparse.following:Streams.update", _judged_late, anew=True),
         Mutation("all tasks of a stream are its first", "mesascope.tasks.image_tasks:ImageStream.__call__", _one_task,
                  anew=True),
+        SORTED,
+        Mutation("labels are those of other images", f"{_ONLINE}:accuracy",
+                 lambda accuracy: lambda scores, targets: accuracy(scores, targets.roll(1, -2)), anew=True),
+        Mutation("fast weights restart at each batch", f"{_ONLINE}:ContinualMAMLState._adapted",
+                 lambda adapted: lambda self, batch, start: adapted(self, batch, None), anew=True),
+        Mutation("each batch is taken for the first of a task", f"{_ONLINE}:ContinualMAMLState._is_new",
+                 lambda is_new: lambda self, batch, loss: True, anew=True),
         Mutation("networks are untrained", "mesascope.meta.maml:MAML._gradients", no_gradient, anew=True),
         Mutation("first batches of tasks are counted a step late", f"{_HERE}:_percent",
                  lambda percent: lambda told, first, *rest: percent(told, np.roll(first, 1, 1), *rest)),

@@ -122,7 +122,7 @@ STUDY = Study(
     },
     mutations=(
         few_shot.LEAK, few_shot.TRAINING_PART, few_shot.ANSWERS, few_shot.LABELS, few_shot.UNMASKED,
-        few_shot.UNADAPTED, few_shot.SORTED,
+        few_shot.UNADAPTED, few_shot.SORTED, few_shot.FROZEN,
     ),
     mutated=few_shot.SMALL | {"domain_ways": 2},
 )  # fmt: skip

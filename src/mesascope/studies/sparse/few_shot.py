@@ -327,6 +327,17 @@ def _without_masks(factors: Any) -> Any:
     return wrong
 
 
+def _frozen(rate: str) -> Callable[[Any], Any]:
+    """Meta-learning at a learning rate too small to change a mask or a rate."""
+
+    def wrong(train: Any) -> Any:
+        return lambda lab, name, settings, *given, **changes: train(
+            lab, name, dataclasses.replace(settings, **{rate: 1e-12}), *given, **changes
+        )
+
+    return wrong
+
+
 def no_gradient(gradients: Any) -> Any:
     """Inner steps do not change the weights."""
     return lambda *parts, **options: {name: 0 * one for name, one in gradients(*parts, **options).items()}
@@ -353,6 +364,8 @@ SORTED = Mutation(
 )  # fmt: skip
 UNADAPTED = Mutation("inner steps change nothing", "mesascope.meta.maml:MAML._gradients", no_gradient)
 UNMASKED = Mutation("masks are not applied", "mesascope.meta.maml:MAML._factors_of_tasks", _without_masks, anew=True)
+FROZEN = Mutation("masks are frozen", f"{_HERE}:meta_trained", _frozen("mask_lr"), anew=True)
+FROZEN_RATES = Mutation("learned rates are frozen", f"{_HERE}:meta_trained", _frozen("rate_lr"), anew=True)
 # Settings at which networks learn within seconds.
 SMALL: dict[str, Any] = {
     "ways": 3, "shots": 3, "inner_steps": 2, "tasks": 40, "watch_tasks": 5,

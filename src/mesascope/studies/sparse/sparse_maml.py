@@ -207,7 +207,7 @@ STUDY = study.Study(
     },
     mutations=(
         few_shot.LEAK, few_shot.TRAINING_PART, few_shot.ANSWERS, few_shot.LABELS, few_shot.UPHILL, few_shot.UNMASKED,
-        few_shot.UNADAPTED, few_shot.SORTED,
+        few_shot.UNADAPTED, few_shot.SORTED, few_shot.FROZEN, few_shot.FROZEN_RATES,
     ),
     mutated=few_shot.SMALL,
 )  # fmt: skip

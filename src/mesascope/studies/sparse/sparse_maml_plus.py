@@ -125,7 +125,7 @@ STUDY = Study(
     },
     mutations=(
         few_shot.LEAK, few_shot.TRAINING_PART, few_shot.ANSWERS, few_shot.LABELS, few_shot.AVERAGED, few_shot.UPHILL,
-        few_shot.UNMASKED, few_shot.SORTED,
+        few_shot.UNMASKED, few_shot.SORTED, few_shot.FROZEN,
         Mutation("masks are not drawn but are those of the mean", "mesascope.meta.maml:SparseMAMLPlus.underlying",
                  _at_the_mean),
     ),
