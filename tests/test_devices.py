@@ -433,7 +433,7 @@ def test_a_step_of_a_continual_learner_waits_for_its_loss_alone_and_for_a_projec
     tasks = stacked([RotatedDigits(samples=10, queries=3).sample(3, stream(seed, "tasks")) for seed in (0, 1)])
     state = ContinualState([net.build(stream(seed, "init")).to(DEVICE) for seed in (0, 1)], build(), [0, 1])
     found = waits_of(computing, state, [batch_of(tasks.to(DEVICE), step, 5) for step in range(6)])
-    assert found == [1, 1, 2, 2, 2, 2] if name == "gem" else [1] * 6
+    assert found == ([1, 1, 2, 2, 2, 2] if name == "gem" else [1] * 6)
 
 
 @pytest.mark.skipif(DEVICE != "simulated:0", reason="only the simulated device counts")
