@@ -29,6 +29,7 @@ def test_few_shot_studies_train_on_the_training_classes_and_judge_on_the_test_cl
     study = STUDIES[name]
     lab = mock.MagicMock(seeds=[0], device="cpu")
     lab.draw.side_effect = lambda family, tasks, name: family.sample(2, stream(0, name))
+    lab.stage.side_effect = lambda name, compute, *given: [draw(0) for draw in given if callable(draw)]
     study.measure(lab, dataclasses.replace(study.presets["quick"], dataset="digits"))
     assert {call.args[2].part for call in lab.train.call_args_list} == {"train"}
     assert {call.args[0].part for call in lab.draw.call_args_list} == {"test"}

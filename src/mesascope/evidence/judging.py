@@ -11,7 +11,7 @@ import numpy as np
 from mesascope.errors import ArgumentTypeError, MesascopeError, refuse, shown
 from mesascope.evidence.claims import Bound, Claim, check_claims
 from mesascope.evidence.numbers import unmasked
-from mesascope.evidence.verdicts import Verdicts
+from mesascope.evidence.verdicts import Verdicts, sample_text
 from mesascope.text import counted
 
 LEVEL = 0.99  # confidence level of each claim's interval
@@ -224,11 +224,11 @@ def _needed(claim: Claim, bound: Bound, found: _Interval, shape: tuple[int, int]
     enough = sizes[1:][(ratio * reach < reach[0])[1:]]
     if claim.quantifier == "median" and bound.side(low, high) == "outside":  # outside, but in too few of several cases
         enough = sizes[sizes > math.log2(2 * cases / (1 - LEVEL))]
-    what = "evaluation tasks" if claim.quantifier == "every" else claim.over
     if not len(enough):
+        what = "evaluation tasks" if claim.quantifier == "every" else claim.over
         return f"and more {what} would hardly decide it"
-    many = f"{enough[0] // count} times as many" if claim.quantifier == "every" else f"about {enough[0]}"
-    return f"and {many} {what} would decide it"
+    record = {"quantifier": claim.quantifier, "over": claim.over, "n": count}
+    return f"and {sample_text(record, int(enough[0]))} would decide it"
 
 
 def _all_the_same(samples: _Samples) -> bool:

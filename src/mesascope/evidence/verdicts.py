@@ -63,6 +63,13 @@ def measured_text(record: Mapping[str, Any]) -> str:
     return interval_text(value, value if low is None else low, value if high is None else high)
 
 
+def sample_text(record: Mapping[str, Any], size: float) -> str:
+    """A sample of this size in place of the record's ``n``: more evaluation tasks for each replicate, or replicates."""
+    if record["quantifier"] == "every":
+        return f"{round(size / record['n'], 1):g} times as many evaluation tasks"
+    return f"about {math.ceil(size)} {record['over']}"
+
+
 def controlled(records: Sequence[Mapping[str, Any]]) -> Verdicts:
     """Records whose verdicts have a false discovery rate of at most 1 %, by the rule of Benjamini and Hochberg.
 
@@ -74,13 +81,14 @@ def controlled(records: Sequence[Mapping[str, Any]]) -> Verdicts:
     def reason(record: Mapping[str, Any]) -> str:
         from scipy.stats import norm
 
-        times = (norm.isf(most / 2) / norm.isf(record["p"] / 2)) ** 2 if most else math.inf
-        every, number = record.get("quantifier") == "every", math.ceil(record["n"] * times) if most else 0
-        sample = f"{times:.1f} times as many evaluation tasks" if every else f"about {number} {record['over']}"
-        return (
+        said = (
             f"it {record['verdict']} by itself (p = {record['p']:.2g}), but not at a false discovery rate of 1 % among "
-            f"{len(errors)} claims{f', which {sample} would decide' if most else ''}"
+            f"{len(errors)} claims"
         )
+        if not most:
+            return said
+        times = (norm.isf(most / 2) / norm.isf(record["p"] / 2)) ** 2
+        return f"{said}, which {sample_text(record, record['n'] * times)} would decide"
 
     return Verdicts(
         {**record, "verdict": "undecided", "reason": reason(record)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -35,6 +36,11 @@ def kept_weights(module: Any) -> Arrays:
     """All parameters of a network by their names, so that a check without the package can compute its predictions."""
     weights = {name: weight.detach().cpu().numpy() for name, weight in module.named_parameters()}
     return Arrays(weights, **{name: " ".join("abcd"[: weight.ndim]) for name, weight in weights.items()})
+
+
+def drawn_with(**changes: Any) -> Callable[[Any], Any]:
+    """Bug to plant in the ``sample`` of a family: it draws with these settings."""
+    return lambda sample: lambda self, *drawn: sample(dataclasses.replace(self, **changes), *drawn)
 
 
 def converged(

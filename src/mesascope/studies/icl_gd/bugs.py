@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from mesascope import learners
+from mesascope.studies.common import drawn_with
 from mesascope.study import Mutation
 
 _DESCENT = "mesascope.learners.descent:GradientDescentPlusPlus._predictions"
@@ -105,11 +106,6 @@ def _shifted(sample: Any) -> Any:
     return shifted
 
 
-def _noisy(sample: Any) -> Any:
-    """Tasks with noise on the targets of contexts."""
-    return lambda self, *drawn: sample(dataclasses.replace(self, noise=0.5), *drawn)
-
-
 def _leaking(draw: Any) -> Any:
     """Tasks whose last context pairs are the queries with their targets."""
 
@@ -183,7 +179,9 @@ RAW_PRODUCTS = Mutation("weight products are not rescaled", "mesascope.lenses.re
 SHIFTED_TARGETS = Mutation(
     "targets are shifted against inputs", "mesascope.tasks.regression:LinearRegression.sample", _shifted
 )
-NOISY = Mutation("targets of contexts are noisy", "mesascope.tasks.regression:LinearRegression.sample", _noisy)
+NOISY = Mutation(
+    "targets of contexts are noisy", "mesascope.tasks.regression:LinearRegression.sample", drawn_with(noise=0.5)
+)
 LEAK = Mutation("the query is in its context with its target", "mesascope.tasks.regression:LinearRegression.sample",
                 _leaking)  # fmt: skip
 OTHER_QUERIES = Mutation("sensitivities are taken at another query", "mesascope.lenses.access:sensitivities",

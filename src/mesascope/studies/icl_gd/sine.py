@@ -13,13 +13,12 @@ The MLP has biases, as in the authors' code: without them, features vanish at x 
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import numpy as np
 
 from mesascope import constructions, learners, lenses, nets, study, tasks
-from mesascope.studies.common import converged, plan, watch_loss
+from mesascope.studies.common import converged, drawn_with, plan, watch_loss
 from mesascope.studies.icl_gd import bugs, shared
 from mesascope.studies.icl_gd.regression import PAPER, Several, authors_plan
 from mesascope.study import Claim, Figure, Line, Lines, Mutation, Positive, Training, above, below, ours, printed, stage
@@ -245,11 +244,6 @@ FUNCTIONS = Figure(
 )  # fmt: skip
 
 
-def _of_authors(sample: Any) -> Any:
-    """Use the amplitudes of the authors' code in both families."""
-    return lambda self, *drawn: sample(dataclasses.replace(self, amplitude=(0.1, 0.5)), *drawn)
-
-
 def _of_next_seed(train: Any) -> Any:
     """Start networks from the given network of the next seed."""
 
@@ -310,7 +304,7 @@ STUDY = study.Study(
     mutations=(
         bugs.OTHER_QUERIES,
         Mutation("amplitudes are those of the authors' code in both families", "mesascope.tasks:SineWaves.sample",
-                 _of_authors),
+                 drawn_with(amplitude=(0.1, 0.5))),
         Mutation("targets are shifted against inputs", "mesascope.tasks:SineWaves.sample", bugs.SHIFTED_TARGETS.wrong),
         Mutation("transformers start from the control of the next seed", "mesascope.studies.lab:Lab.train",
                  _of_next_seed, anew=True),

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable
 from typing import Any
 
+from mesascope.studies.common import drawn_with
 from mesascope.study import Mutation
 
 # Number of elements after which `_stopping` stops learning.
@@ -89,11 +89,6 @@ def _times(factor: float) -> Callable[[dict[str, float]], dict[str, float]]:
     return lambda ridges: {name: factor * ridge for name, ridge in ridges.items()}
 
 
-def _noisy(sample: Callable[..., Any]) -> Any:
-    """Sequences whose noise is twice as large as elements."""
-    return lambda self, *drawn: sample(dataclasses.replace(self, noise=2.0), *drawn)
-
-
 def own_sensitivities(lag: int) -> Mutation:
     """Bug of studies that read sensitivities to the element ``lag`` before."""
     return Mutation(
@@ -140,7 +135,7 @@ FIRST_END = Mutation(
     lambda between: lambda self, t: between(self, 0.0),
 )  # fmt: skip
 NOISY = {
-    family: Mutation("noise is larger than elements", f"mesascope.tasks:{family}.sample", _noisy)
+    family: Mutation("noise is larger than elements", f"mesascope.tasks:{family}.sample", drawn_with(noise=2.0))
     for family in ("ObservedDynamics", "NonlinearDynamics")
 }
 CHANGING = {

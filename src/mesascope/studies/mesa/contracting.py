@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 
 from mesascope import learners, lenses, study
-from mesascope.studies.common import converged
+from mesascope.studies.common import converged, drawn_with
 from mesascope.studies.mesa import bugs, dynamics
 from mesascope.studies.mesa.dynamics import each_with_each, joined
 from mesascope.study import Claim, Figure, Mutation, Study, above, below, ours, printed, stage, two_sided
@@ -85,11 +85,6 @@ ELSEWHERE = joined(
     [each_with_each(main, "orthogonal-linear", "linear"), each_with_each(orthogonal, "linear", "orthogonal-linear")],
     "loss of those trained elsewhere / trained there, each with each",
 )
-
-
-def _orthogonal(sample: Callable[..., Any]) -> Any:
-    """Sequences of orthogonal maps in place of contractions."""
-    return lambda self, *drawn: sample(dataclasses.replace(self, dynamics="orthogonal"), *drawn)
 
 
 def _exchanged(ridges: dict[str, float]) -> dict[str, float]:
@@ -166,7 +161,8 @@ STUDY = Study(
         "thesis": (ALWAYS, dynamics.FROM_CODE, dynamics.CLIPPED),
     },
     mutations=(
-        Mutation("test sequences follow orthogonal maps alone", "mesascope.tasks:LinearDynamics.sample", _orthogonal),
+        Mutation("test sequences follow orthogonal maps alone", "mesascope.tasks:LinearDynamics.sample",
+                 drawn_with(dynamics="orthogonal")),
         Mutation("the ridges of both dynamics are exchanged", "mesascope.studies.mesa.dynamics:RIDGES", _exchanged),
         Mutation("descent starts at zero", "mesascope.learners:OnlineGradientDescent.__init__", _from_zero),
         bugs.FORGETTING, bugs.SMALL_RIDGE, bugs.LARGE_RIDGE,

@@ -18,7 +18,7 @@ import msgspec
 
 from mesascope import lenses, nets, study, tasks, training
 from mesascope.records import register
-from mesascope.studies.common import converged, plan
+from mesascope.studies.common import converged, drawn_with, plan
 from mesascope.studies.mesa import bugs, raw_tokens
 from mesascope.studies.mesa.dynamics import THESIS, Dynamics, trained_networks, tuned_ridge
 from mesascope.studies.mesa.raw_tokens import LONG, cosine_plan, raw_plan, transformer
@@ -173,10 +173,6 @@ def _alternating(sample: Callable[..., Any]) -> Any:
     )
 
 
-def _noisy(sample: Callable[..., Any]) -> Any:
-    return lambda self, *drawn: sample(dataclasses.replace(self, noise=1.0), *drawn)
-
-
 def _pair_early(places: dict[str, Callable[[int], int]]) -> dict[str, Callable[[int], int]]:
     return {name: lambda count, place=place: place(count) - 1 for name, place in places.items()}
 
@@ -194,7 +190,7 @@ _SAMPLE = "mesascope.tasks:FewShotSequence.sample"
 # Bugs that both studies must detect.
 BUGS = (
     Mutation("errors are those of inputs", "mesascope.lenses.together:chosen_times", _one_earlier),
-    Mutation("noise is as large as targets", _SAMPLE, _noisy),
+    Mutation("noise is as large as targets", _SAMPLE, drawn_with(noise=1.0)),
     bugs.FORGETTING, bugs.STOPPING, bugs.UNTUNED_RIDGE,
 )  # fmt: skip
 STUDY = Study(

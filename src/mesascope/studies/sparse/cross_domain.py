@@ -43,30 +43,30 @@ class CrossDomain(FewShot):
 def measure(lab: study.Lab, settings: CrossDomain) -> None:
     own = settings.family("test")
     fresh = {"own": few_shot.own_tasks(lab, own, settings.tasks)}
+    known = lab.draw(own, 1, "looked at").xq.shape[-1]
     for domain in settings.domains:  # before anything trains, as a dataset may be missing
         changes = {"dataset": domain, "ways": settings.domain_ways, "rotations": settings.turned}
         other = dataclasses.replace(own, **changes)
-        width, known = (lab.draw(one, 1, "looked at").xq.shape[-1] for one in (other, own))
-        if width != known:
+        if (width := lab.draw(other, 1, "looked at").xq.shape[-1]) != known:
             refuse("domains", f"have images of {known} numbers", f"{domain}, of {width}", "leave it out")
-        fresh[f"on {domain}"] = _padded(few_shot.own_tasks(lab, other, settings.tasks, domain), settings.ways)
+        fresh[f"on {domain}"] = padded(few_shot.own_tasks(lab, other, settings.tasks, domain), settings.ways)
     groups = {name: few_shot.meta_trained(lab, name, settings, name) for name in COMPARED}
     groups |= {f"untrained {name}": few_shot.untrained(lab, settings, name) for name in CONTROLS}
     for name, draw in fresh.items():
         lab.stage(name, few_shot.accuracies, groups, draw)
-    lab.stage("controls", few_shot.controls, settings, groups["maml"], fresh["own"](0))
+    lab.stage("controls", few_shot.controls, settings, groups["maml"], fresh["own"])
 
 
-def _padded(fresh: Callable[[int], tasks.Episode], ways: int) -> Callable[[int], tasks.Episode]:
-    return lambda place: padded(fresh(place), ways)
-
-
-def padded(drawn: tasks.Episode, ways: int) -> tasks.Episode:
-    """Pad the contexts' targets with zeros to ``ways`` classes, for networks with more outputs."""
+def padded(fresh: Callable[[int], tasks.Episode], ways: int) -> Callable[[int], tasks.Episode]:
+    """Function that pads context targets drawn by ``fresh`` with zeros to ``ways`` classes, those of a network."""
     from torch.nn.functional import pad
 
-    y = drawn.context.y
-    return drawn._replace(context=drawn.context._replace(y=pad(y, (0, ways - y.shape[-1]))))
+    def drawn(place: int) -> tasks.Episode:
+        found = fresh(place)
+        y = found.context.y
+        return found._replace(context=found.context._replace(y=pad(y, (0, ways - y.shape[-1]))))
+
+    return drawn
 
 
 def _elsewhere(r: Any) -> dict[str, Any]:

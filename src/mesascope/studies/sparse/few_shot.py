@@ -53,7 +53,7 @@ RESNET12: dict[str, Any] = {
 # The source's setting that small presets lack, and the deviations of presets with its images.
 UNLIKE = dict.fromkeys(("quick", "paper"), "miniImageNet")
 MINI_DEVIATIONS = (
-    "Eight networks of each method are judged on 400 tasks each, in place of five.",
+    "Eight networks of each method train, in place of five; each is judged on 400 tasks.",
     "The settings of meta-curvature, MT-net, shrinkage and exp-MAML are ours.",
 )
 
@@ -221,17 +221,18 @@ def points_above(name: str, *others: str, of: Any = lambda r: [r["accuracy"]], n
     return Reading(words, lambda r: np.stack([one[name] - one[own] for one in of(r) for own in others], axis=1))
 
 
-def controls(settings: FewShot, learners: Sequence[Any], drawn: tasks.Episode) -> Arrays:
+def controls(settings: FewShot, learners: Sequence[Any], fresh: Callable[[int], tasks.Episode]) -> Arrays:
     """Points of accuracy above chance with permuted context labels, by seed, and percentages of tasks.
 
-    The labels of task i are shifted by i: a learner that uses only its context is as accurate as chance. ``seen`` is
-    the percentage of query images in their context or in the training images, ``ordered`` that of pairs of labels in
-    the order of their classes.
+    All learners have the tasks of the first. The labels of task i are shifted by i: a learner that uses only its
+    context is as accurate as chance. ``seen`` is the percentage of query images in their context or in the training
+    images, ``ordered`` that of pairs of labels in the order of their classes.
     """
     import torch
 
     from mesascope.data import images
 
+    drawn = fresh(0)
     y = torch.stack([one.roll(task, -1) for task, one in enumerate(drawn.context.y)])
     permuted = drawn._replace(context=drawn.context._replace(y=y))
     found = [100 * accuracy_by_task(one, permuted).mean() - 100 / drawn.yq.shape[-1] for one in learners]

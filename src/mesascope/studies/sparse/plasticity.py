@@ -33,7 +33,7 @@ def measure(lab: study.Lab, settings: Plasticity) -> None:
             for method in METHODS
         }  # fmt: skip
         lab.stage(axis, _measured, trained, values, fresh)
-    lab.stage("controls", few_shot.controls, settings, trained["maml"][0], fresh(0))
+    lab.stage("controls", few_shot.controls, settings, trained["maml"][0], fresh)
 
 
 def _measured(trained: dict[str, list[list[Any]]], values: tuple[float, ...], fresh: Any) -> Arrays:

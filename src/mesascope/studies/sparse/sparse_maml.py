@@ -66,8 +66,9 @@ def measure(lab: study.Lab, settings: Sparse) -> None:
         few_shot.meta_trained(lab, f"{shots}-shot", replace(settings, shots=shots), "sparse-maml")
     fresh = few_shot.own_tasks(lab, settings.family("test"), settings.tasks)
     lab.stage("accuracy", few_shot.accuracies, groups, fresh)
-    lab.stage("weights", kept_weights, next(iter(groups.values()))[0])
-    lab.stage("controls", few_shot.controls, settings, next(iter(groups.values())), fresh(0))
+    first = groups[settings.methods[0]]
+    lab.stage("weights", kept_weights, first[0])
+    lab.stage("controls", few_shot.controls, settings, first, fresh)
 
 
 def _layers_of(curves: Any) -> int:

@@ -34,7 +34,7 @@ def measure(lab: study.Lab, settings: FewShot) -> None:
     before = few_shot.untrained(lab, settings, "sparse-maml-plus")
     lab.stage("draws", _drawn, groups["sparse-maml-plus"], before)
     lab.stage("closed", _closed, groups)
-    lab.stage("controls", few_shot.controls, settings, groups["sparse-maml"], fresh(0))
+    lab.stage("controls", few_shot.controls, settings, groups["sparse-maml"], fresh)
 
 
 def _drawn(trained: list[Any], before: list[Any]) -> Arrays:
