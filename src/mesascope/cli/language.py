@@ -128,7 +128,7 @@ class Train:
 
 @dataclass(frozen=True)
 class _OfModel:
-    """Flags of commands that run a model."""
+    """Arguments of commands that run a language model."""
 
     model: tyro.conf.Positional[str]  # Run of a training, or folder of a model.
     device: str = "auto"  # Device to compute on: cpu, cuda, cuda:1, ...; auto chooses a GPU if there is one.

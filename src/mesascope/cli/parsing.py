@@ -130,7 +130,7 @@ def memory_remedy(arguments: Sequence[str], training: bool) -> str:
 
 
 def _values(arguments: Sequence[str]) -> dict[str, int]:
-    """Values of the flags for whole numbers of the study or training in the arguments."""
+    """Whole numbers in the arguments, by flag, for the study or training that they name; empty if there is none."""
     try:
         settings = getattr(getattr(parsed([*arguments]), "command", None), "settings", None)
     except ArgumentError:

@@ -127,7 +127,7 @@ def with_fields(base: type, doc: str | None, *fields: tuple[str, Any] | tuple[st
 
 
 def one_of(commands: Iterable[Any]) -> Any:
-    """Union type of the commands, which has no name of its own on the command line."""
+    """Union type of the commands; names of subcommands have no prefix on the command line."""
     return Annotated[functools.reduce(operator.or_, commands), tyro.conf.arg(name="")]
 
 

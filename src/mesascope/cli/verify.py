@@ -1,4 +1,4 @@
-"""``mesascope verify``."""
+"""The command ``mesascope verify``."""
 
 from __future__ import annotations
 

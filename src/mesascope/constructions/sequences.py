@@ -41,8 +41,8 @@ def mesa_gradient_descent(d: int, eta: float, w0: Matrix | None = None) -> Const
 def online_gradient_descent(d: int, eta: Sizes, steps: int, w0: Matrix | None = None) -> Construction:
     """Online gradient descent: ``steps`` linear layers of two heads on tokens (-W_0 s_t, s_t, s_t, s_{t-1}).
 
-    The first head updates the prediction (first channel) by the step's change in W s_t. The second head updates the
-    target (second channel) by the change in W s_{t-1}.
+    The first channel is minus the prediction. Each step changes W by a matrix D. The first head subtracts D s_t from
+    the first channel, the second head subtracts D s_{t-1} from the second channel, the target.
 
     Source: von Oswald (2024), section 3.7.3.2.
     """

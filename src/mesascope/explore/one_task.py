@@ -20,10 +20,10 @@ _DRAWN = ("scale", "noise", "pairs")
 
 
 class OneTask:
-    """Panel of one task. The x axis is the query's direction; dragging moves inputs along it.
+    """Panel of one task. Dragging a point sideways moves its input along the query's direction, up or down its label.
 
     Args:
-        drawing: models of the panel; points that it already shows keep their positions.
+        drawing: Bokeh's objects of the panel; points that they already show keep their positions.
     """
 
     def __init__(self, setup: Setup, drawing: Drawing | None = None) -> None:

@@ -184,8 +184,12 @@ class Identification(Answer):
 
     @property
     def departs(self) -> str:
-        """Sentence about conditions under which the learner differs from the nearest candidate; may be empty."""
-        row = self._row(self.names[0]) if self.names else self.rows[0]
+        """Sentence about conditions under which the learner differs from the candidate in question; may be empty.
+
+        This is the first that it equals or may equal, or else the nearest member of the family that it is most like.
+        """
+        equal = [*self.names, *self.standing.undecided]
+        row = self._row(equal[0] if equal else self.shares[0].candidate)
         bound = EXACT if self.standing.kind == RUNS else self.tolerance
         own = self.standing.kind == OWN_TASKS  # the candidate with `own_parameters` equals the learner on these tasks
         differences = {name: one for name, one in row.differences.items() if not (own and name == OWN)}

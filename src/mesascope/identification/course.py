@@ -268,7 +268,7 @@ def _mixed(found: Identification) -> str:
 
 
 def _small(chosen: Iterable[Candidate], tasks: int) -> list[Candidate]:
-    """Candidates with at most as many parameters as there are tasks."""
+    """Candidates, without those that have ``own_sizes`` and more parameters than there are tasks."""
 
     def numbers(one: Candidate) -> int:
         learner = one.build(**{name: free.low for name, free in one.free.items()})

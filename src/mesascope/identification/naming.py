@@ -70,23 +70,24 @@ def identify(
 ) -> Identification | Estimate:  # fmt: skip
     """Name the learning algorithm that ``learner`` runs, from its predictions. Needs *prediction*.
 
-    The learner and every candidate predict on tasks of ``family`` and on distorted tasks (`CONDITIONS`). The
-    candidate's free parameters are fitted to the learner's predictions on separate tasks. Squared differences of
-    predictions are divided by the variance of predictions, and the learner's noise (variance between repeated calls) is
-    subtracted.
+    The learner and every candidate predict on tasks of ``family`` and on distorted tasks (`CONDITIONS`). Free
+    parameters of candidates are fitted to the learner's predictions on other tasks than those of the test. Squared
+    differences of predictions are divided by the variance of the learner's predictions, and the learner's noise
+    (variance between repeated calls) is subtracted.
 
     A candidate is named if the upper confidence bounds of its differences lie below a threshold under all conditions.
     The threshold is 1e-6, for rounding (the learner *runs* the candidate), or else ``tolerance`` (the learner
-    *approximates* it). If no candidate passes, ``tolerance`` is applied to the family's own tasks alone. A candidate is
-    ruled out if the lower bound of any difference lies above the threshold. Others are *not measured well enough*. If
-    all are ruled out, the result is *none of the candidates*.
+    *approximates* it, which also needs 24 tasks per condition). If no candidate passes, ``tolerance`` is applied to the
+    family's own tasks alone. Another candidate is ruled out if the lower bound of one of its differences lies above the
+    same threshold. All others are *not measured well enough*. If all candidates are ruled out, the result is *none of
+    the candidates*.
 
     Args:
         candidates: candidates to compare; the whole catalogue if None. The nearest candidates of a `Catalogue` are also
             tried with clipping or label copying, if the learner's answers suggest it. Costly candidates are compared
             only if the learner runs no other candidate.
-        budget: maximum number of the learner's predictions. If None, 1,200 for a scikit-learn estimator; otherwise, 100
-            tasks per condition for the fit and 100 for the test.
+        budget: maximum number of the learner's predictions. The default is 1,200 for a scikit-learn estimator. For
+            other learners, it is 100 tasks per condition for the fit and 100 for the test.
         seed: random seed of the tasks.
         tolerance: maximum squared difference of an approximation, relative to the variance of predictions.
         level: error rate, both for ruling out the true algorithm and for naming a false one.

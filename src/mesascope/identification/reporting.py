@@ -76,7 +76,7 @@ def figures(found: Identification | Course) -> list[Figure]:
 
 
 def page(found: Answer, path: str | Path) -> Path:
-    """Write only report.html."""
+    """Write the report of a result to ``path``, as one HTML file, and keep no run."""
     path = as_path("path", path)
     with tempfile.TemporaryDirectory() as folder:
         run = saved(found, Path(folder) / "run", {})

@@ -72,14 +72,14 @@ class Reading:
 
 
 def files_of(paths: Sequence[str | Path]) -> list[Path]:
-    """Text files at the paths, without duplicates; the visible files of a folder are sorted by name.
+    """Files with text at the paths, without duplicates; the visible files of a folder are sorted by name.
 
-    A folder may contain plain text (.txt, .py, .md, ...), JSON Lines (.jsonl) and tables (.parquet, .arrow). Caches of
-    Hugging Face's datasets are skipped. Text and JSON Lines may be compressed with gzip or Zstandard. The path of a
-    single file may also be JSON Lines named .json, or plain text with any name.
+    A folder may contain plain text (.txt, .py, .md, ...), JSON Lines (.jsonl, .ndjson) and tables (.parquet, .arrow).
+    Caches of Hugging Face's datasets are skipped. Text and JSON Lines may be compressed with gzip or Zstandard. A path
+    may also be that of one file: plain text with any name, or JSON Lines named .json, which folders skip.
 
     Raises:
-        ArgumentError: a path does not exist, or a folder contains no such files.
+        ArgumentError: ``paths`` is one path, a path does not exist, or a folder contains no such files.
     """
     if isinstance(paths, str | Path):
         refuse("paths", "be a list", paths, "pass [path]")
@@ -132,13 +132,17 @@ def is_utf8(text: str) -> bool:
 
 
 def _kind(path: Path) -> tuple[str, ...] | None:
-    suffix = Path(path.stem).suffix if _is_packed(path) else path.suffix
-    return next((kind for kind in (_TEXT, _ROWS, _TABLES) if suffix.lower() in kind), None)
+    return next((kind for kind in (_TEXT, _ROWS, _TABLES) if _suffix(path) in kind), None)
+
+
+def _suffix(path: Path) -> str:
+    """Suffix of a file's name before compression, in lower case."""
+    return (Path(path.stem) if _is_packed(path) else path).suffix.lower()
 
 
 def _is_of_texts(path: Path) -> bool:
     """True if a file in a folder contains documents; .json may be metadata, and cache-*.arrow are copies."""
-    return _kind(path) is not None and path.suffix.lower() != ".json" and not path.match("cache-*.arrow")
+    return _kind(path) is not None and _suffix(path) != ".json" and not path.match("cache-*.arrow")
 
 
 def _is_packed(path: Path) -> bool:

@@ -257,7 +257,7 @@ class MesascopeForCausalLM(PreTrainedModel, GenerationMixin):
         return self.model(rows.tokens, None, seen, last if targets is None else None, targets), nn.Identity()
 
     def _counted(self, labels: Tensor, rows: _Rows) -> Tensor:
-        """Set labels to -100 for the first token of a document and for tokens after padding."""
+        """Labels with -100 at the first token of each document and at each token that follows padding."""
         real = rows.real
         if not isinstance(labels, Tensor) or labels.is_floating_point() or labels.shape != real.shape:
             given = (tuple(labels.shape), labels.dtype) if isinstance(labels, Tensor) else labels

@@ -156,7 +156,7 @@ class KernelGradientDescent(nn.Module):
 
     Args:
         features: m, a module or function that maps ``(*batch, rows, dx)`` to ``(*batch, rows, df)`` row by row. A
-            module's parameters are trained with the step sizes.
+            module's parameters are trained, as the step sizes are.
         steps, eta: as in `GradientDescent`.
 
     Source: von Oswald et al. (2023), Proposition 2 and appendix A.8.

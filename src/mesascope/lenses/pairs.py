@@ -142,7 +142,7 @@ class Comparison(Tabular):
     rows: dict[str, Agreement]
 
     def table(self) -> Table:
-        """Table with a row for each learner, and a column for each number and each standard error."""
+        """Table with a row for each learner, and two columns for each measurement: its value and its standard error."""
         return Table({"learner": name, **_numbers(cells)} for name, cells in self._cells())
 
     def _shown(self) -> Table:

@@ -110,7 +110,7 @@ def preconditioned(sequences: Float[Tensor, "tasks t d"], regulariser: float) ->
 
 
 def _implicit(sequences: Tensor, at: list[int]) -> tuple[Tensor, Tensor]:
-    """Sums sum_{i<=t} s_i s_{i-1}^T at the chosen times, and the next elements."""
+    """The sum of s_i s_{i-1}^T over i <= t, and the element s_{t+1}, for each chosen t."""
     before = functional.pad(sequences, (0, 0, 1, 0))[:, :-1]
     sums = (sequences[..., :, None] * before[..., None, :]).cumsum(1)
     return sums[:, :-1][:, at], sequences[:, 1:][:, at]

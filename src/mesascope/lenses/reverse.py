@@ -18,13 +18,15 @@ from mesascope.shapes import Float, Tensor
 
 @dataclass(frozen=True, repr=False)
 class ReverseEngineered(Tabular):
-    """Approximation of linear layers on tokens of channels: each block of W_KQ and W_PV is one number times I.
+    """Approximation of linear layers: each d x d block of W_KQ and W_PV is one number times I.
+
+    Tokens consist of channels of width d, such as the current element and the one before.
 
     Args:
         kq: the numbers of W_KQ, for each layer, head, key channel and query channel.
         pv: the numbers of W_PV, for each layer, head, output channel and value channel.
         network: the original network.
-        algorithm: the network whose blocks are exactly these multiples of I (RevAlg-d).
+        algorithm: the network whose blocks are exactly these multiples of I (RevAlg-d in von Oswald, 2024).
     """
 
     kq: Float[Tensor, "layers heads channels channels"]

@@ -193,7 +193,7 @@ class MetaLearnerConfig:
 
 
 def require_config(argument: str, config: object) -> None:
-    """Raise unless a value is the config of a network."""
+    """Raise `ArgumentTypeError` unless ``config`` has a method ``build``, as configs of networks do."""
     if not callable(getattr(config, "build", None)):
         refuse(argument, "be the config of a network", config, "pass ClassifierConfig(), say", ArgumentTypeError)
 

@@ -156,7 +156,7 @@ class MAML(nn.Module):
         return self.adapted_to(model, context, start)
 
     def adapted_to(self, model: nn.Module, context: Context, start: Parameters | None = None) -> Parameters:
-        """`adapt` without its checks, which wait for the device."""
+        """Same as `adapt`, without its checks, which wait for the device as they read values."""
         x, y = context
         with copies_of(model, 1, self.batch_stats, self.order == 2) as copies, _recording():
             found = self._steps(model, copies, Context(*_plain(x[None], y[None])), start)

@@ -64,7 +64,7 @@ class OnlineDescentState:
 
     @guarded
     def update(self, batch: Context) -> Metrics:
-        """Evaluate on a batch, then learn from it; return the earlier ``accuracy`` and ``loss``."""
+        """Evaluate on a batch, then learn from it; return ``accuracy`` and ``loss`` before learning."""
         network = self._outer.result()
         with torch.no_grad(), copies_of(network, 1, "transductive") as copies:
             judged = _judged(copies.alone(dict(network.named_parameters()), batch.x), batch)
@@ -133,7 +133,7 @@ class BayesianDescentState:
 
     @guarded
     def update(self, batch: Context) -> Metrics:
-        """Evaluate the mean weights on a batch, then learn from it; return the earlier ``accuracy`` and ``loss``."""
+        """Evaluate the means on a batch, then learn from it; return ``accuracy`` and ``loss`` before learning."""
         with drawing_from(self.seed, "online", self.step, batch.x.device):
             with torch.no_grad(), copies_of(self.network, 1, "transductive") as copies:
                 judged = _judged(copies.alone(self.means, batch.x), batch)
@@ -269,7 +269,7 @@ class ContinualMAMLState:
         self.task = [Context(*(tensors[f"task/{place}/{part}"].clone() for part in "xy")) for place in kept]
 
     def _is_new(self, batch: Context, loss: float) -> bool:
-        """True if the loss after adaptation from the slow weights is below ``loss`` by the threshold."""
+        """True if the loss after adaptation from the slow weights is at least the threshold below ``loss``."""
         if loss < self.settings.threshold:
             return False
         fresh = self._adapted(batch, None)

@@ -120,7 +120,7 @@ class Lab:
     def stage(self, name: str, compute: Callable[..., Stage | Mapping[str, Any]], *arguments: Any) -> Stage:
         """Arrays of stage ``name``, computed by ``compute(*arguments)`` if missing or if code or settings have changed.
 
-        A mapping of arrays (first axis: the seed) and numbers is converted to `Arrays`.
+        If ``compute`` returns a mapping of arrays (first axis: the seed) and numbers, it is converted to `Arrays`.
         """
         results = self.run.results
         if not results.is_current(name):

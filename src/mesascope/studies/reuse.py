@@ -110,7 +110,10 @@ def _why_not(other: Run, name: str, own: Mapping[str, Any]) -> str:
 def _logged_there(
     other: Run, name: str, seeds: Sequence[int], watches: Sequence[Watch], training: Training, done: int
 ) -> list[Mapping[str, Any]]:
-    """Metrics of a training up to a step; raise if some are missing, or if the last differ from this run's watches."""
+    """Metrics of another run's training up to step ``done``; raise if some are missing.
+
+    If the training is finished, also raise if its last metrics differ from what this run's ``watches`` return.
+    """
     rows = {(row["step"], row["seed"]): row for row in other.metrics(name) if row["step"] <= done}
     watched = seeds[: len(watches)]
     wanted = {(step, seed) for step in logged_steps(training, done) for seed in watched}

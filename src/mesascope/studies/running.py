@@ -202,7 +202,7 @@ def _require_preset(study: Study, run: Run) -> None:
 
 
 def changed_settings(study: Study, run: Run) -> list[str]:
-    """Differences of a run's settings from its preset, each as ``name value (preset's)``."""
+    """Differences of a run's settings from its preset, each as ``name value (value in the preset)``."""
     _require_preset(study, run)
     found = differences(to_record(run.settings_of(study)), to_record(study.presets[run.config["preset"]]))
     return [f"{name} {own} ({ours})" for name, own, ours in found]

@@ -1,4 +1,4 @@
-"""The gathered table of a sweep: claims and measured numbers by setting; its files, figures and page."""
+"""Table of a sweep's claims and measured numbers by setting, and the files, figures and page made from it."""
 
 from __future__ import annotations
 

@@ -203,7 +203,7 @@ def _by_seed(run: Run) -> Any:
 
 
 def as_task(point: Point, out: Path) -> Any:
-    """The point as a `Task` of a crew."""
+    """The work of a point for a `Crew`: its run and its log are written to ``out``."""
     from mesascope.sweeps.crew import Task
 
     folder = out / point.key

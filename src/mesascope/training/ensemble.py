@@ -69,12 +69,13 @@ class History:
 class Ensemble(Generic[Module]):
     """A learner or predictor with a leading axis of members; ``ensemble[0]`` is a copy of the first member.
 
-    ``ensemble(context, xq)`` takes x ``(members, *batch, n, dx)``, ``ensemble(sequence)`` ``(members, *batch, t, d)``.
+    All inputs have a first axis of members: in ``ensemble(context, xq)``, x is ``(members, *batch, n, dx)``; in
+    ``ensemble(sequence)``, the sequence is ``(members, *batch, t, d)``.
 
     Several small models run faster at once than one after the other. Members run one after the other if they are
-    large and on CPU, or if `torch.func.vmap` cannot run them, as with recurrent layers, spectral norm, or modules that
-    read values. The modules are copied. Each member has its own buffers, such as BatchNorm's running statistics, and
-    its own random numbers, such as dropout masks.
+    large and on CPU, or if `torch.func.vmap` cannot run them, as with recurrent layers, spectral norm, or code that
+    depends on values of tensors. The modules are copied. Each member has its own buffers, such as BatchNorm's running
+    statistics, and its own random numbers, such as dropout masks.
 
     Args:
         members: modules of one architecture. All run in the mode (train() or eval()) of the first.

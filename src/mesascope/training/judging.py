@@ -41,8 +41,8 @@ def evaluate(model: Any, loss: Callable[[Any, Any], Tensor], batch: Any) -> dict
 class BeforeAndAfter:
     """Evaluate the model on the batches of the first 5 to 10 steps, before and after the training.
 
-    The training uses the same draws. States without a method ``evaluate``, trainings of fewer than 100 steps, and
-    resumed trainings are not evaluated.
+    The training uses these same batches. Nothing is evaluated if ``state`` has no method ``evaluate``, or if the
+    training has fewer than 100 steps or is resumed.
     """
 
     def __init__(self, state: Any, batch_at: Callable[[int], Any], plan: Training, done: int) -> None:

@@ -62,6 +62,9 @@ STUDY = Study(
         shared.no_better_descent(main, "gd++",
                                  "GD++ of as many steps", id="gd++-at-its-optimum", tolerance=0.1, quantity="median"),
         shared.derivatives(main),
+        Claim("gd++-below-gd", "control: tuned GD++ has a smaller loss than as many tuned steps of gradient descent",
+              main.ratio("gd++", "gd"), below(1.0), study.ours("control: the two references differ"), over="algorithms",
+              at_least=1, premises=(), about="algorithms"),
         shared.suits_training(stage("blocks-input-scale"), "gd", "tuned gradient descent", id=GD),
     ),
     figures=shared.contrast_figures(
@@ -101,7 +104,8 @@ STUDY = Study(
         ),
     },
     mutations=(
-        bugs.HALF_TUNED, bugs.FLIPPED_GAMMA, bugs.OTHER_TASKS, bugs.SHIFTED_TARGETS, bugs.WITHOUT_MLPS, bugs.FIRST_HEAD,
+        bugs.HALF_TUNED, bugs.FLIPPED_GAMMA, bugs.POOR_OPTIMUM, bugs.OTHER_TASKS, bugs.SHIFTED_TARGETS,
+        bugs.WITHOUT_MLPS, bugs.FIRST_HEAD,
     ),
     mutated={
         "training": plan(600, 8e-3, batch=128, clip=0.001), "tasks": 3000, "sweep_tasks": 2000, "blocks": 2, "heads": 2,

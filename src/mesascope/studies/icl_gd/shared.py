@@ -119,7 +119,7 @@ def near_training(name: str) -> StageReading:
 
 
 def diagonal_spread(matrices: np.ndarray) -> np.ndarray:
-    """Largest distance of the inputs' diagonal entries from their mean, over |mean|, for each matrix."""
+    """Largest distance of a matrix's diagonal entries from their mean, over |mean|, without the last, the target's."""
     inputs = np.diagonal(matrices, axis1=1, axis2=2)[:, :-1]
     return np.abs(inputs / inputs.mean(axis=1, keepdims=True) - 1).max(axis=1)
 

@@ -279,7 +279,7 @@ def _part(seeds: list[int], indices: np.ndarray, count: int) -> Arrays:
 
 
 def _of(r: Any, name: str, **said: bool) -> np.ndarray:
-    """A value of each trial that has or lacks a truth, noise, or an alien, as in ``said``."""
+    """A value of each trial, or of those with or without a true name, noise or an alien, as ``said`` asks."""
     trials = r["trials"]
     are = {"truth": trials["has_truth"].astype(bool), "noise": trials["noise"] > 0,
            "alien": trials["way"] == WAYS.index("alien")}  # fmt: skip

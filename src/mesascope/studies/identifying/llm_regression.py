@@ -180,7 +180,10 @@ def _nearer_to_own(r: Any) -> np.ndarray:
 
 
 def _zeros(r: Any) -> np.ndarray:
-    """Share of answers that are 0, by model; nan if all answers have one decimal, as 0 is then an ordinary answer."""
+    """Share of tasks that each model answers with 0; nan if no answer has more than one decimal.
+
+    Answers of one decimal are often 0 because they are rounded.
+    """
     errors = r["errors"]
     answers = errors[MODEL].astype(float) + errors["label"]
     whole = np.nanmax(np.abs(answers - answers.round(1))) < 1e-4

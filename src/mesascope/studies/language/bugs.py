@@ -10,7 +10,7 @@ from mesascope.study import Mutation
 
 
 def _times(factor: float) -> Callable[[Any], Any]:
-    """Losses times a factor."""
+    """Wrapper of a function that returns losses, which multiplies them by a factor."""
 
     def wrong(losses: Callable[..., dict[str, list[Any]]]) -> Any:
         return lambda *given: {name: [factor * one for one in own] for name, own in losses(*given).items()}

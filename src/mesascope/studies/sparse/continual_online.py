@@ -9,13 +9,14 @@ MAML's meta-learned weights. Online SGD, Adam and Bayesian gradient descent star
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
+from msgspec import Meta
 
 from mesascope import meta, nets, study, tasks
 from mesascope.errors import refuse
-from mesascope.studies.sparse.few_shot import SORTED, no_gradient, points_above
+from mesascope.studies.sparse.few_shot import SORTED, UNMASKED, no_gradient, points_above
 from mesascope.studies.sparse.following import follow_batches
 from mesascope.study import Arrays, Claim, Count, Figure, Line, Mutation, Positive, Reading, Training, above, ours
 from mesascope.training import ParameterGroup
@@ -25,7 +26,7 @@ METHODS = {
     "online-sgd": "online SGD", "online-adam": "online Adam", "fine-tuning": "fine-tuning", "bgd": "BGD",
     "maml": "C-MAML", "sparse-maml": "sparse-C-MAML", "sparse-relu-maml": "sparse-ReLU-C-MAML",
 }  # fmt: skip
-MASKED = ("sparse-maml", "sparse-relu-maml")
+BASELINES, MASKED = ("online-sgd", "online-adam", "fine-tuning", "bgd"), ("sparse-maml", "sparse-relu-maml")
 # Optimisers and learning rates of the baselines: the best on streams of other seeds.
 DESCENT: dict[str, tuple[Any, float]] = {
     "online-sgd": ("sgd", 0.2), "online-adam": ("adam", 3e-3), "fine-tuning": ("sgd", 0.1),
@@ -44,7 +45,7 @@ class ContinualOnline:
     domains: tuple[str, ...] = ("omniglot", "omniglot", "mnist", "fashion-mnist")
     """Datasets of the tasks; a dataset named twice is twice as likely."""
     stays: tuple[study.Share, ...] = (0.9, 0.98)  # Probabilities that a task continues, one per kind of stream.
-    steps: Count = 1000  # Batches of a stream.
+    steps: Annotated[int, Meta(ge=PARTS)] = 1000  # Batches of a stream.
     ways: Count = 10  # Classes of a task.
     shots: Count = 5  # Images of each class in a batch.
     architecture: Literal["convnet4", "resnet12", "mlp"] = "convnet4"  # The network: convnet4 or mlp.
@@ -87,7 +88,7 @@ def measure(lab: study.Lab, settings: ContinualOnline) -> None:
         for name in METHODS:
             method, network = _method(settings, name)
             told = follow_batches(lab, f"{name} {stay}", method, network, own, *starts.get(name, ("", None)))
-            lab.stage(f"{name} {stay}", _percent, told, first, settings.ways, name in MASKED)
+            lab.stage(f"{name} {stay}", _percent, told, first, settings.ways)
 
 
 def _before(lab: study.Lab, settings: ContinualOnline, name: str) -> list[Any]:
@@ -110,15 +111,23 @@ def _method(settings: ContinualOnline, name: str) -> tuple[Any, Any]:
     return meta.OnlineDescent(settings.network(), plan, steps=settings.inner_steps), settings.network()
 
 
-def _percent(told: Mapping[str, np.ndarray], first: np.ndarray, ways: int, masked: bool) -> Arrays:
-    """Accuracy before learning and, for learned masks, closed share, by part of a stream, in percent.
+def _percent(told: Mapping[str, np.ndarray], first: np.ndarray, ways: int) -> Arrays:
+    """Accuracy before learning and closed share of learned masks or rates, by part of a stream, in percent.
 
     ``total`` is the accuracy on the whole stream, ``surprised`` that on first batches of tasks minus chance.
+    ``detected`` is the percentage of tasks, from the second on, whose first batch a method takes for one of a new task,
+    minus that of the other batches.
     """
-    keys, accuracy = ("accuracy", "closed") if masked else ("accuracy",), told["accuracy"]
-    parts = {key: 100 * np.stack([one.mean(1) for one in np.array_split(told[key], PARTS, 1)], 1) for key in keys}
+    accuracy = told["accuracy"]
+    parts = {
+        key: 100 * np.stack([one.mean(1) for one in np.array_split(told[key], PARTS, 1)], 1)
+        for key in ("accuracy", "closed") if key in told
+    }  # fmt: skip
     whole = {"total": 100 * accuracy.mean(1), "surprised": 100 * (accuracy.mean(1, where=first) - 1 / ways)}
-    return Arrays(parts | whole, **dict.fromkeys(keys, "seed part"), **dict.fromkeys(whole, "seed"))
+    if "switch" in told:
+        found, starts = told["switch"][:, 1:], first[:, 1:]
+        whole["detected"] = 100 * (found.mean(1, where=starts) - found.mean(1, where=~starts))
+    return Arrays(parts | whole, **dict.fromkeys(parts, "seed part"), **dict.fromkeys(whole, "seed"))
 
 
 def _stays(r: Any) -> list[str]:
@@ -137,6 +146,12 @@ def _each(key: str, words: str, *names: str) -> Reading:
         return np.stack([study.stage(f"{name} {s}")[key](r) for s in _stays(r) for name in names], axis=1)
 
     return Reading(words, read)
+
+
+def _early(name: str) -> Reading:
+    """Accuracy of a method in the first quarter of a stream, ``(seeds, streams)``."""
+    words = f"accuracy of {METHODS[name]} in the first quarter of a stream"
+    return _each("accuracy", words, name).map(lambda parts: parts[..., : PARTS // 4].mean(-1), words)
 
 
 def _above(name: str, *others: str) -> Reading:
@@ -203,10 +218,24 @@ STUDY = study.Study(
                   {"quick": study.two_sided(20.0, around=0.0), "paper": study.two_sided(10.0, around=0.0)},
                   ours("a null control: how a task numbers its classes is random"), premises=("learns",),
                   former="bound in [-20, 20], undecided"),
+            Claim("baselines-learn", "each baseline's accuracy along a stream is above 30 %, where chance is at most "
+                  "20 %",
+                  _each("total", "accuracy before learning in percent, mean over a stream", *BASELINES), above(30.0),
+                  ours("premise"), premises=()),
+            Claim("starts-help", "in the first quarter of a stream, fine-tuning from meta-learned weights is more "
+                  "accurate than online SGD from random ones",
+                  _early("fine-tuning") - _early("online-sgd"), above(0.0),
+                  ours("control: networks start from meta-learned weights"), premises=()),
+            Claim("detects", "continual MAML takes a larger share of first batches of tasks than of others for the "
+                  "first of a task",
+                  _each("detected", "percent of first batches less that of others", *TUNED), above(0.0),
+                  ours("control: restarts follow the tasks"), premises=("learns",)),
             Claim("above-online", "continual MAML is more accurate than online SGD, online Adam and fine-tuning",
-                  _above("maml", "online-sgd", "online-adam", "fine-tuning"), above(0.0), study.printed(TABLE)),
+                  _above("maml", "online-sgd", "online-adam", "fine-tuning"), above(0.0), study.printed(TABLE),
+                  premises=("surprised", "baselines-learn")),
             Claim("above-bgd", "continual MAML is more accurate than Bayesian gradient descent",
-                  _above("maml", "bgd"), above(0.0), study.printed(TABLE)),
+                  _above("maml", "bgd"), above(0.0), study.printed(TABLE),
+                  premises=("surprised", "baselines-learn")),
             Claim("masks-help", "continual MAML is more accurate with masks than without",
                   _above("sparse-maml", "maml"), above(0.0), study.printed(TABLE)),
             Claim("masks-cost-little", "continual MAML's accuracy with masks is within 2 points of that without",
@@ -218,6 +247,13 @@ STUDY = study.Study(
         Figure("closed", "Percent of entries that inner steps do not change, along a stream; mean and range over "
                "seeds.", (study.Lines("", "share of the stream", "closed (%)", _closed),), columns=1, size=(7, 3.4),
                claims=(
+            Claim("masks-learn", "control: the share of closed entries changes along some stream",
+                  _each("closed", "percent closed", "sparse-maml").map(
+                      lambda closed: np.abs(closed[..., -1] - closed[..., 0]).max(0),
+                      "largest change of the percent closed, in points, for each kind of stream"),
+                  above(0.0), ours("control: masks are applied"), quantifier="exact",
+                  exact_because="shares of the same masks are compared", at_least=1, over="learners",
+                  premises=(), about="algorithms"),
             Claim("closes", "masks that start half closed end more than 52 % closed",
                   _each("closed", "percent closed", "sparse-maml").at((..., -1), "in the last part of a stream"),
                   above(52.0), ours("whether sparsity emerges")),
@@ -229,6 +265,11 @@ STUDY = study.Study(
         Mutation("all tasks of a stream are its first", "mesascope.tasks.image_tasks:ImageStream.__call__", _one_task,
                  anew=True),
         SORTED,
+        Mutation("Bayesian gradient descent changes nothing", f"{_ONLINE}:BayesianDescentState._learn",
+                 lambda learn: lambda self, batch: None, anew=True),
+        Mutation("no task is taken for a new one", f"{_ONLINE}:ContinualMAMLState._is_new",
+                 lambda is_new: lambda self, batch, loss: False, anew=True),
+        UNMASKED,
         Mutation("labels are those of other images", f"{_ONLINE}:accuracy",
                  lambda accuracy: lambda scores, targets: accuracy(scores, targets.roll(1, -2)), anew=True),
         Mutation("fast weights restart at each batch", f"{_ONLINE}:ContinualMAMLState._adapted",
@@ -240,8 +281,8 @@ STUDY = study.Study(
                  lambda percent: lambda told, first, *rest: percent(told, np.roll(first, 1, 1), *rest)),
     ),
     mutated={
-        "steps": 20, "stays": (0.8,), "inner_steps": 3,
-        "pretraining": Training(10, 4, learning_rate=3e-3, schedule="constant", evaluate_every=10),
+        "steps": 60, "stays": (0.8,), "inner_steps": 3,
+        "pretraining": Training(40, 4, learning_rate=3e-3, schedule="constant", evaluate_every=40),
     },
     unlike="10,000 batches a stream, and wider networks",
     deviations=(

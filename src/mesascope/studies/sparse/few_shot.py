@@ -121,7 +121,7 @@ class FewShot:
         )  # fmt: skip
 
     def outer(self, method: str) -> Training:
-        """Training of a method's outer loop; on miniImageNet, sparse-MAML+ takes 1.5 times as many steps, by SGD."""
+        """Training of a method's outer loop; for images of 84 or more, sparse-MAML+ has 1.5 times the steps, by SGD."""
         if method == "sparse-maml-plus" and self.size >= 84:
             plan = {"optimizer": "sgd", "momentum": 0.9, "learning_rate": 0.0075}
             return dataclasses.replace(self.training, steps=self.training.steps * 3 // 2, **plan)

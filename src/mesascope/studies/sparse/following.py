@@ -73,7 +73,7 @@ def follow(
 
 
 def _fit(state: Any, batches: Callable[[int], Any], plan: Training) -> Callable[..., Ensemble]:
-    """Function ``go`` of `Lab.resumed`."""
+    """Argument ``go`` of `Lab.resumed`: a function that fits ``state`` to ``batches``."""
     return lambda log, checkpoints, bar: training.fit(
         state, batches, plan, evaluate=log, checkpoints=checkpoints, observe=bar
     )
