@@ -16,9 +16,9 @@ SOURCE = HERE.parent / "src" / "mesascope"
 GROUND = {file.stem for file in SOURCE.glob("*.py")} - {"__init__", "__main__", "measurement", "study"}
 PAGE = """# Architecture
 
-Each folder of `src/mesascope`, a room, has one reason to exist. A room imports only rooms below it, and modules of the
-ground: {ground}. `tests/test_layout.py` holds who may import whom. `python docs/architecture.py` made this page from
-the code.
+Each row below is a folder or a file of `src/mesascope`, a *room* with one purpose. A room imports only rooms below it.
+All rooms may also import these modules: {ground}. `tests/test_layout.py` tests this. `python docs/architecture.py` made
+this page from the code.
 
 ![Rooms as boxes; arrows point to the rooms that a room imports](architecture.svg)
 

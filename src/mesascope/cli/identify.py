@@ -17,7 +17,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from mesascope.errors import ArgumentError, refuse, require_choice, shown
+from mesascope.errors import ArgumentError, refuse, require_choice
 from mesascope.loading import module_of
 
 FAMILY = "linear-regression(n_context=10, d_in=10)"
@@ -284,6 +284,5 @@ def call_of(flag: str, words: str) -> tuple[str, dict[str, Any]]:
     except (SyntaxError, ValueError, AttributeError):
         refuse(flag, "be name(key=value, ...) with plain values", words, "mend it")
     if unnamed:
-        named = f"{name}(n_neighbors=3, ...)"
-        raise ArgumentError(f"{flag} must name each value, as {named} does, but is {shown(words)}: add the names.")
+        refuse(flag, "name each value, as f(x=1) does", words, f"write {name.strip()}(NAME={ast.unparse(unnamed[0])})")
     return name.strip(), values

@@ -70,6 +70,8 @@ class Bound:
     by: Literal["us", "paper"] = "us"
 
     def __post_init__(self) -> None:
+        for end in (self.low, self.high):
+            require_instance("a bound", end, float | int, "pass a number")
         if not self.low < self.high or (math.isinf(self.low) and math.isinf(self.high)):
             raise ArgumentError(f"a bound must exclude something, but is [{self.low}, {self.high}]: set low or high.")
 
@@ -154,6 +156,7 @@ class Claim:
     def __post_init__(self) -> None:
         require_instance("id", self.id, str, "pass a name")
         require_instance("sentence", self.sentence, str, "pass the claim in words")
+        require_instance("former", self.former, str, "pass the bound in words, such as '< 0.4'")
         if self.quantifier is not None:
             require_choice("quantifier", self.quantifier, get_args(Quantifier))
         require_choice("over", self.over, get_args(Over))

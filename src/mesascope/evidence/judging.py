@@ -118,7 +118,7 @@ def _record(
         "quantifier": claim.quantifier,
         "over": claim.over,
         "n": n,
-        "at_least": claim.at_least,
+        "at_least": least_replicates(claim),
         "premises": list(claim.premises or ()),
         "value": _finite(value.value),
         "low": _finite(value.low),

@@ -54,8 +54,8 @@ class Reading:
     def __str__(self) -> str:
         return self.words
 
-    def __truediv__(self, other: Any) -> Reading:
-        return self._with("/", operator.truediv, other)
+    def __add__(self, other: Any) -> Reading:
+        return self._with("+", operator.add, other)
 
     def __sub__(self, other: Any) -> Reading:
         return self._with("-", operator.sub, other)
@@ -63,8 +63,16 @@ class Reading:
     def __mul__(self, other: Any) -> Reading:
         return self._with("*", operator.mul, other)
 
-    def __rmul__(self, other: float) -> Reading:
-        return self._with("*", operator.mul, other)
+    def __truediv__(self, other: Any) -> Reading:
+        return self._with("/", operator.truediv, other)
+
+    __radd__, __rmul__ = __add__, __mul__
+
+    def __rsub__(self, other: float) -> Reading:
+        return _reading(other) - self
+
+    def __rtruediv__(self, other: float) -> Reading:
+        return _reading(other) / self
 
     def __abs__(self) -> Reading:
         return self.map(np.abs, f"|{self}|")
@@ -82,10 +90,15 @@ class Reading:
         return Reading(words, lambda results: function(self.read(results)))
 
     def _with(self, sign: str, operate: Callable[[Any, Any], Any], other: Any) -> Reading:
-        reads = other.read if isinstance(other, Reading) else lambda results: other
-        right = f"({other})" if isinstance(other, Reading) and other.joined else str(other)
-        left = f"({self})" if self.joined and sign != "-" else str(self)
-        return Reading(f"{left} {sign} {right}", lambda results: operate(self.read(results), reads(results)), True)
+        one = _reading(other)
+        right = f"({one})" if one.joined else str(one)
+        left = f"({self})" if self.joined and sign in "*/" else str(self)
+        return Reading(f"{left} {sign} {right}", lambda results: operate(self.read(results), one.read(results)), True)
+
+
+def _reading(other: Any) -> Reading:
+    """A reading as it is, or a number as a reading."""
+    return other if isinstance(other, Reading) else Reading(str(other), lambda results: other)
 
 
 @dataclass(frozen=True)

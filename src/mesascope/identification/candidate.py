@@ -11,14 +11,16 @@ from msgspec import Meta
 from mesascope.errors import (
     ArgumentError,
     ArgumentTypeError,
+    refuse,
     require_callable,
     require_choice,
     require_instance,
     shown,
-)
+)  # fmt: skip
 from mesascope.learners import Range
 from mesascope.shapes import Tensor
 from mesascope.tasks import Learner
+from mesascope.tasks.calling import takes
 from mesascope.validate import frozen
 
 # Families of algorithms, whose members share limiting cases, and the family of user-defined candidates.
@@ -65,16 +67,18 @@ class Candidate:
         require_instance("free", self.free, Mapping)
         for name, one in self.free.items():
             require_instance(f"free[{name!r}]", one, Range, "pass Range(low, high, scale)")
+        if not takes(self.build, (), **self.free):
+            refuse("build", f"take the parameters of free, {[*self.free]}", self.build, "rename one of them")
         require_choice("family", self.family, FAMILIES)
 
 
 def require_candidates(given: Iterable[Candidate]) -> list[Candidate]:
     """Return a list of candidates; raise if an item is not a candidate, or if two have the same name."""
-    if isinstance(given, Candidate) or not isinstance(given, Iterable):
+    if isinstance(given, str | Candidate) or not isinstance(given, Iterable):
         raise ArgumentTypeError(f"candidates must be a list of some, but is {shown(given)}: pass [candidate].")
     found = list(given)
     for one in found:
-        require_instance("a candidate", one, Candidate, "pass Candidate(name, build, free)")
+        require_instance("a candidate", one, Candidate, "pass [Candidate(name, build, free)], say")
     if not found:
         raise ArgumentError("candidates must hold one at least, but are none: pass some, or None for the catalogue.")
     names = [one.name for one in found]

@@ -27,7 +27,7 @@ from mesascope.progress import tracked
 from mesascope.reports import Figure, Line, Lines
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Context, Family, Learner
-from mesascope.tasks.calling import display_name, label
+from mesascope.tasks.calling import display_name, label, takes
 from mesascope.text import percent_text
 
 # Number of tasks per condition and part, and number of fully compared members per family.
@@ -191,7 +191,7 @@ def by_layer(network: Learner, family: Family) -> dict[int, Learner]:
         network: a network with ``trajectory(context, xq)``, such as `InContextRegressor`.
         family: family of the network's tasks.
     """
-    if not isinstance(network, HasTrajectory):
+    if not (isinstance(network, HasTrajectory) and takes(network.trajectory, ("context", "xq"))):
         raise ArgumentTypeError(
             f"network must have predictions after each layer, trajectory(context, xq), but is {label(network)}: build "
             "it from mesascope.nets, or write that method."

@@ -124,7 +124,7 @@ def check_mask(mask: Tensor | None, tokens: Tensor, position: Tensor | None = No
     if any(row[0] for row in read(found.double()[None])):
         raise ArgumentError(
             "mask must be False before a sequence's first token alone, but is so after it: pad on the left (padding on "
-            "the right needs no mask, as no token sees what follows it)."
+            "the right needs no mask if only outputs are used, as no token sees what follows it)."
         )
 
 

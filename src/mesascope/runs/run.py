@@ -144,6 +144,8 @@ class Run:
             RunDirectoryError: the study is not registered, or the file no longer defines it.
         """
         file, config = self.path / "config.json", self.config
+        if config["kind"] == "sweep":
+            raise RunDirectoryError(f"{self.path} must be of a study, but is of a function: see its config.")
         own = config.get("defined_in")
         if own is not None:
             # Reading a run must not execute code inside the run directory.

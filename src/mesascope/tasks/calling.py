@@ -198,11 +198,11 @@ def display_name(model: object) -> str:
     return getattr(model, "__name__", type(model).__name__)
 
 
-def takes(model: Any, inputs: tuple[Any, ...]) -> bool:
+def takes(model: Any, inputs: tuple[Any, ...], **options: Any) -> bool:
     """True if the signature of ``model``, or of an ensemble's module, accepts these arguments."""
     module = getattr(model, "module", model)
     try:
-        inspect.signature(module.forward if isinstance(module, nn.Module) else module).bind(*inputs)
+        inspect.signature(module.forward if isinstance(module, nn.Module) else module).bind(*inputs, **options)
     except TypeError:
         return False
     except ValueError:  # Python finds no signature
