@@ -13,24 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mesascope.errors import refuse
-from mesascope.evidence import (
-    Arrays,
-    Bound,
-    Claim,
-    Estimates,
-    Reading,
-    Reported,
-    StageReading,
-    above,
-    below,
-    beside,
-    derived,
-    ours,
-    printed,
-    stage,
-    two_sided,
-)
+from mesascope.evidence import Bound, Claim, Reported, above, below, derived, ours, printed, two_sided
 from mesascope.evidence.claims import Quantifier, check_claims
+from mesascope.evidence.estimates import Arrays, Estimates
+from mesascope.evidence.readings import Reading, StageReading, beside, stage
 from mesascope.loading import from_file
 from mesascope.reports import Figure, Grid, Histogram, Level, Line, Lines, Matrices, curves, strip, sweep
 from mesascope.runs.schemas import Name, problem

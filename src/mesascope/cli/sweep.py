@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -91,22 +91,14 @@ class RunSweep:
         return Sweep(self.task, dict(map(_setting, self.set)), **own)
 
     def _run(self, sweep: Any) -> None:
+        from mesascope.sweeps import connected
         from mesascope.sweeps.display import progress_of
 
-        with progress_of(sweep) as show, self._client(sweep) as client:
+        where: dict[str, Any] = {"scheduler": self.scheduler, "queue": self.queue, "options": self.queue_option}
+        # Without a scheduler or queue, the sweep starts processes of this machine if it needs them.
+        own = connected(self.workers, threads=self.threads, **where) if self.scheduler or self.queue else nullcontext()
+        with progress_of(sweep) as show, own as client:
             sweep.run(client, workers=self.workers, retries=self.retries, threads=self.threads, show=show)
-
-    @contextmanager
-    def _client(self, sweep: Any) -> Iterator[Any]:
-        """Client of the scheduler or queue; None for processes of this machine, which the sweep starts if needed."""
-        if not (self.scheduler or self.queue):
-            yield None
-            return
-        from mesascope.sweeps import connected
-
-        where = {"scheduler": self.scheduler, "queue": self.queue, "options": self.queue_option}
-        with connected(self.workers, threads=self.threads, **where) as client:
-            yield client
 
 
 def _setting(text: str) -> tuple[str, list[Any]]:

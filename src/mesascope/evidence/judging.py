@@ -103,7 +103,7 @@ def _record(
             why = f"its interval crosses the bound, {_needed(claim, bound, value, read[0].values.shape)}"
         broken = [name for name, record in premises.items() if record["verdict"] != "holds"]
         if broken:
-            said = _said(premises[broken[0]]["verdict"])
+            said = premises[broken[0]]["verdict"].replace("undecided", "is undecided")
             verdict, why, error = "undecided", f"its premise {broken[0]} {said}", None
         unlike = f"not as its source ran it (with {departs})" if departs and verdict == "fails" else ""
         reason = "; ".join(filter(None, (why, unlike, among)))
@@ -384,10 +384,6 @@ def _samples(read: Any) -> _Samples:
         return _Samples(numbers.astype(float), np.zeros(numbers.shape))
     parts = [[getattr(one, "nominal_value", one), getattr(one, "std_dev", 0.0)] for one in numbers.ravel()]
     return _Samples(*(part.reshape(numbers.shape) for part in np.array(parts, dtype=float).reshape(-1, 2).T))
-
-
-def _said(verdict: str) -> str:
-    return "is undecided" if verdict == "undecided" else verdict
 
 
 def _finite(number: float) -> float | None:

@@ -17,14 +17,10 @@ from bokeh.models import (
     Select,
     Span,
     Spinner,
-)
+)  # fmt: skip
 
-from mesascope.explore.plots import LOOKS, MARKS, ROLES, alert, helped, legend, plot, words
+from mesascope.explore.plots import LOOKS, MARKS, ROLES, alert, empty, helped, legend, plot, words
 from mesascope.explore.ranges import MOST_PAIRS
-
-
-def _source(*columns: str) -> ColumnDataSource:
-    return ColumnDataSource({column: [] for column in columns})
 
 
 @dataclass
@@ -36,12 +32,12 @@ class Drawing:
     the query, and ``marks`` the weight of each label.
     """
 
-    points: ColumnDataSource = field(default_factory=lambda: _source("x", "y", "pair"))
-    query: ColumnDataSource = field(default_factory=lambda: _source("x", "y"))
-    live: ColumnDataSource = field(default_factory=lambda: _source("x", "y", "pair"))
-    curves: ColumnDataSource = field(default_factory=lambda: _source("x", *ROLES))
-    answers: ColumnDataSource = field(default_factory=lambda: _source("x", *ROLES))
-    marks: ColumnDataSource = field(default_factory=lambda: _source("x", "y", "size", "colour", "weight", "text"))
+    points: ColumnDataSource = field(default_factory=lambda: empty("x", "y", "pair"))
+    query: ColumnDataSource = field(default_factory=lambda: empty("x", "y"))
+    live: ColumnDataSource = field(default_factory=lambda: empty("x", "y", "pair"))
+    curves: ColumnDataSource = field(default_factory=lambda: empty("x", *ROLES))
+    answers: ColumnDataSource = field(default_factory=lambda: empty("x", *ROLES))
+    marks: ColumnDataSource = field(default_factory=lambda: empty("x", "y", "size", "colour", "weight", "text"))
 
     def __post_init__(self) -> None:
         self.line = Span(dimension="height", line_color="gray", line_dash="dotted", location=0)

@@ -13,7 +13,7 @@ from bokeh.palettes import interp_palette
 
 from mesascope.explore import reading
 from mesascope.explore.later import Later
-from mesascope.explore.plots import LOOKS, MARKS, alert, legend, plot, whisker, words
+from mesascope.explore.plots import LOOKS, alert, curve, empty, legend, plot, whisker, words
 from mesascope.explore.setup import Setup
 from mesascope.tasks import Episode
 
@@ -36,8 +36,8 @@ class Inside:
         self.error, self.mark, self.note = alert(), words(""), words("")
         self.maps = {name: _heat(title) for name, title in MAPS.items()}
         self.attention = _heat("Attention to pairs (columns), heads side by side; last row: query")
-        self.filters = {role: ColumnDataSource({name: [] for name in ("x", "y", "low", "high")}) for role in FILTERED}
-        self.eigenvalues = ColumnDataSource({"x": [], "y": []})
+        self.filters = {role: empty("x", "y", "low", "high") for role in FILTERED}
+        self.eigenvalues = empty("x", "y")
         self.spectrum = self._spectrum()
         self.later = Later(doc, self._work, self._show, self.mark, self.error, 250, unseen=False)
         self.begin = self.later.request
@@ -47,13 +47,8 @@ class Inside:
         found = plot("Spectral filter", "eigenvalue of X'X / n", "factor on its direction", height=300)
         items = {}
         for role, source in self.filters.items():
-            colour, dash = LOOKS[role]
-            lines = [
-                found.line("x", "y", source=source, color=colour, line_dash=dash, line_width=2),
-                found.scatter("x", "y", source=source, color=colour, marker=MARKS[role], size=7),
-            ]
-            found.add_layout(whisker(colour, base="x", source=source))
-            items[role] = lines
+            items[role] = curve(found, "x", "y", source, role, 7)
+            found.add_layout(whisker(LOOKS[role][0], base="x", source=source))
         ticks = found.scatter("x", "y", source=self.eigenvalues, marker="dash", angle=np.pi / 2, size=16, color="gray")
         own = [one for role in FILTERED if role != "ridge" for one in items[role]]
         found.y_range.renderers = [*own, ticks]  # not ridge regression: its factors are unbounded at small eigenvalues

@@ -9,8 +9,8 @@ from bokeh.document import Document
 from bokeh.models import Button, ColumnDataSource, LabelSet, NoOverlap
 
 from mesascope import lenses
+from mesascope.explore import plots
 from mesascope.explore.later import Later
-from mesascope.explore.plots import LOOKS, MARKS, ROLES, WIDTH, alert, helped, plot, say, sentence, whisker, words
 from mesascope.explore.setup import Setup
 from mesascope.identification import CONDITIONS
 from mesascope.measurement import Measurement
@@ -25,6 +25,7 @@ BREAKS = {
     "shifted inputs": "inputs shifted",
 }  # fmt: skip
 OWN = "as it is"
+COLUMNS = ("name", "value", "low", "high", "colour", "mark", "text")
 
 
 class Parting:
@@ -32,19 +33,14 @@ class Parting:
 
     def __init__(self, setup: Setup, doc: Document) -> None:
         self.setup = setup
-        self.error, self.mark, self.breaks = alert(), words(""), False
+        self.error, self.mark, self.breaks = plots.alert(), plots.words(""), False
         self.button = Button(label="Break it", name="break")
         self.button.on_click(self._break)
-        self.errors, self.differences, self.broken = (_empty() for _ in range(3))
+        self.errors, self.differences, self.broken = (plots.empty(*COLUMNS) for _ in range(3))
         self.left = _dots("Error of each learner", "mean squared error", self.errors)
         self.right = _dots("Difference from the network", "mean distance of predictions", self.differences)
-        self.figure = _dots(
-            "Difference from the network on changed tasks",
-            "mean distance of predictions",
-            self.broken,
-            260,
-            named=False,
-        )
+        title = "Difference from the network on changed tasks"
+        self.figure = _dots(title, "mean distance of predictions", self.broken, 260, named=False)
         self.figure.visible = False
         self.later = Later(doc, self._work, self._show, self.mark, self.error, unseen=False)
         self.begin = self.later.request
@@ -73,11 +69,11 @@ class Parting:
             self.figure.visible = bool(broken)
             _rows(self.figure, list(dict.fromkeys(name for name, _ in reversed(broken))))
             _put(self.broken, [name for name, _ in broken], [*broken.values()], [role for _, role in broken])
-        say(self.error, failed)
+        plots.say(self.error, failed)
 
     @property
     def roots(self) -> dict[str, Any]:
-        button = helped(self.button, f"Compares the learners again on changed tasks: {', '.join(BREAKS)}.")
+        button = plots.helped(self.button, f"Compares the learners again on changed tasks: {', '.join(BREAKS)}.")
         return {
             "parting_error": self.error, "parting_mark": self.mark, "parting_left": self.left,
             "parting_right": self.right, "control_break": button, "parting_broken": self.figure,
@@ -91,12 +87,12 @@ def _measured(learners: dict[str, Any], tasks: Episode, breaks: bool, most: int 
         most: number of tasks for the chosen learner; all tasks if None.
     """
     errors, differences, broken, failed = {}, {}, {}, []
-    for role in ROLES[1:]:
+    for role in plots.ROLES[1:]:
         own = tasks.part(0, most) if role == "chosen" else tasks
         try:
             found = lenses.agreement(learners["network"], learners[role], own)
         except Exception as error:
-            failed.append(sentence(error))
+            failed.append(plots.sentence(error))
             continue
         errors.setdefault("network", found.mse_a)
         errors[role], differences[role] = found.mse_b, found.prediction_difference
@@ -112,31 +108,27 @@ def _measured(learners: dict[str, Any], tasks: Episode, breaks: bool, most: int 
     return errors, differences, broken, " ".join(dict.fromkeys(failed))
 
 
-def _empty() -> ColumnDataSource:
-    return ColumnDataSource({name: [] for name in ("name", "value", "low", "high", "colour", "mark", "text")})
-
-
 def _rows(figure: Any, names: list[str]) -> None:
     if figure.y_range.factors != names:  # setting them again would lay them out again
         figure.y_range.factors = names
 
 
 def _put(source: ColumnDataSource, names: list[str], found: list[Measurement], roles: list[str]) -> None:
-    ends = [(one.value - WIDTH * one.stderr, one.value, one.value + WIDTH * one.stderr) for one in found]
+    ends = [(one.value - plots.WIDTH * one.stderr, one.value, one.value + plots.WIDTH * one.stderr) for one in found]
     low, value, high = (
         ([max(end, NOTHING) for end in column] for column in zip(*ends, strict=True)) if ends else ([],) * 3
     )
     source.data = {
         "name": names, "value": value, "low": low, "high": high,
-        "colour": [LOOKS[role][0] for role in roles], "mark": [MARKS[role] for role in roles],
+        "colour": [plots.LOOKS[role][0] for role in roles], "mark": [plots.MARKS[role] for role in roles],
         "text": [str(one) for one in found],
     }  # fmt: skip
 
 
 def _dots(title: str, x: str, source: ColumnDataSource, height: int = 190, *, named: bool = True) -> Any:
     """Figure with one row for each learner: value and interval."""
-    found = plot(title, x, "", height=height, y_range=["-"], x_axis_type="log")
-    found.add_layout(whisker(base="name", source=source, dimension="width"))
+    found = plots.plot(title, x, "", height=height, y_range=["-"], x_axis_type="log")
+    found.add_layout(plots.whisker(base="name", source=source, dimension="width"))
     found.scatter("value", "name", marker="mark", color="colour", size=11, source=source)
     if named:
         found.add_layout(

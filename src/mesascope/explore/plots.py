@@ -6,7 +6,7 @@ from html import escape
 from typing import Any
 
 from bokeh.layouts import column
-from bokeh.models import Column, Div, Legend, LegendItem, Slider, TeeHead, Whisker, Widget
+from bokeh.models import Column, ColumnDataSource, Div, Legend, LegendItem, Slider, TeeHead, Whisker, Widget
 from bokeh.plotting import figure
 
 from mesascope.errors import MesascopeError, raised
@@ -40,6 +40,20 @@ def plot(title: str, x: str, y: str, height: int = 360, tools: str = "", **optio
     )  # fmt: skip
     found.grid.grid_line_alpha = 0.25
     return found
+
+
+def curve(found: Any, x: str, y: str, source: ColumnDataSource, role: str, size: int) -> list[Any]:
+    """Add a line with marks, in the look of a role."""
+    colour, dash = LOOKS[role]
+    return [
+        found.line(x, y, source=source, color=colour, line_dash=dash, line_width=2),
+        found.scatter(x, y, source=source, color=colour, marker=MARKS[role], size=size),
+    ]
+
+
+def empty(*columns: str) -> ColumnDataSource:
+    """Source with empty columns."""
+    return ColumnDataSource({column: [] for column in columns})
 
 
 def legend(found: Any, items: dict[str, list[Any]], columns: int = 2) -> Any:

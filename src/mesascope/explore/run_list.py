@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 from bokeh.document import Document
-from bokeh.models import Button, ColumnDataSource, Select
+from bokeh.models import Button, Select
 
 from mesascope.errors import MesascopeError
 from mesascope.explore import run_text
 from mesascope.explore.later import Later
-from mesascope.explore.plots import LOOKS, alert, helped, legend, plot, say, sentence, words
+from mesascope.explore.plots import LOOKS, alert, empty, helped, legend, plot, say, sentence, words
 from mesascope.runs import Run, find_runs
 
 NONE = "There is no folder of runs: pass some with --runs DIR, or make one by mesascope run one-step."
@@ -36,7 +36,7 @@ class RunList:
                  "metric": "Metric"}  # fmt: skip
         self.menus = {name: Select(title=title, name=f"menu_{name}", options=[]) for name, title in names.items()}
         self.again = Button(label="Read the folders again")
-        self.sources = [ColumnDataSource({name: [] for name in ("x", "y", "low", "high")}) for _ in CURVES]
+        self.sources = [empty("x", "y", "low", "high") for _ in CURVES]
         self.figure = self._figure()
         actions = (self._run, self._claim, self._stage, self._metrics, self._metrics, self._draw)
         for name, action in zip(names, actions, strict=True):

@@ -9,7 +9,7 @@ from typing import Any
 
 from mesascope.errors import MesascopeError
 from mesascope.evidence.verdicts import measured_text
-from mesascope.reports.html import interval_svg
+from mesascope.reports.html import figure_html, interval_svg
 from mesascope.reports.tables import counts_text
 from mesascope.runs import Run
 from mesascope.text import counted
@@ -58,14 +58,9 @@ def claim_text(run: Run, claim: Mapping[str, Any]) -> str:
     """A claim with its figure."""
     said = f"<b>{escape(claim['id'])}</b>: {escape(claim['sentence'])} <i>{escape(claim['source'])}</i>"
     name = claim.get("figure", "")
-    return f"<p>{said}</p>{_figure(run, name) if name in run.captions else '<p>No figure shows it.</p>'}"
-
-
-def _figure(run: Run, name: str) -> str:
-    encoded = base64.b64encode(run.figure_svg(name).encode()).decode()  # browsers run no scripts inside an image
-    caption = escape(run.captions[name])
-    image = f'<img alt="{escape(name)}" src="data:image/svg+xml;base64,{encoded}">'
-    return f"<figure>{image}<figcaption>{caption}</figcaption></figure>"
+    if name not in run.captions:
+        return f"<p>{said}</p><p>No figure shows it.</p>"
+    return f"<p>{said}</p>{figure_html(name, run.figure_svg(name).encode(), run.captions[name])}"
 
 
 def array_text(run: Run, stage: str) -> str:

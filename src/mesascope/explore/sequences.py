@@ -14,7 +14,7 @@ from bokeh.models import Button, ColumnDataSource
 from mesascope import learners, lenses
 from mesascope.evidence.numbers import nominal
 from mesascope.explore.later import Later
-from mesascope.explore.plots import LOOKS, MARKS, alert, helped, legend, plot, slider, words
+from mesascope.explore.plots import alert, curve, empty, helped, legend, plot, slider, words
 from mesascope.explore.shipped import PREDICTORS, shipped_predictor
 from mesascope.lenses.needs import predict_in_eval
 from mesascope.shapes import Float, Tensor
@@ -40,8 +40,8 @@ class Sequences:
         self.angle = slider("Angle of the matrix (degrees)", 0, 180, 35, 1, name="angle")
         self.noise = slider("Noise of the system", 0.0, 0.5, self.family.noise, 0.01, name="system_noise")
         self.again = Button(label="New start", name="start")
-        self.path, self.by_element = _source("t", "truth", *ROLES), _source("t", *ROLES)
-        self.probes = {name: _source("layer", "y") for name in self.networks}
+        self.path, self.by_element = empty("t", "truth", *ROLES), empty("t", *ROLES)
+        self.probes = {name: empty("layer", "y") for name in self.networks}
         self.left = self._lines("First entry of the sequence and its predictions", "element", self.path, "linear")
         self.left.line("t", "truth", source=self.path, color="gray", line_width=6, line_alpha=0.35)
         title = f"Error by element, mean over {AVERAGED} sequences"
@@ -56,27 +56,17 @@ class Sequences:
     def _lines(self, title: str, x: str, source: ColumnDataSource, scale: str) -> Any:
         y = "value" if scale == "linear" else "mean squared error"
         found = plot(title, x, y, height=300, y_axis_type=scale)
-        items = {
-            self.titles[name]: [
-                found.line("t", name, source=source, color=LOOKS[role][0], line_dash=LOOKS[role][1], line_width=2),
-                found.scatter("t", name, source=source, color=LOOKS[role][0], marker=MARKS[role], size=5),
-            ]
-            for name, role in ROLES.items()
-        }
-        legend(found, items, 3)
+        legend(found, {self.titles[name]: curve(found, "t", name, source, role, 5) for name, role in ROLES.items()}, 3)
         return found
 
     def _probes(self) -> Any:
         found = plot("Linear probe of the next element", "layer (0 is before the first)", "mean squared error",
                      height=300, y_axis_type="log")  # fmt: skip
-        items = {}
-        for name, source in self.probes.items():
-            colour, dash = LOOKS[ROLES[name]]
-            items[self.titles[name]] = [
-                found.line("layer", "y", source=source, color=colour, line_dash=dash, line_width=2),
-                found.scatter("layer", "y", source=source, color=colour, marker=MARKS[ROLES[name]], size=8),
-            ]
         found.xaxis.ticker = [0, 1, 2]
+        items = {
+            self.titles[name]: curve(found, "layer", "y", source, ROLES[name], 8)
+            for name, source in self.probes.items()
+        }
         legend(found, items, 3)
         return found
 
@@ -142,7 +132,3 @@ class Sequences:
         controls = {f"control_{name}": helped(widget, text) for name, (widget, text) in helps.items()}
         return {"sequences_error": self.error, "sequences_mark": self.mark, **controls,
                 "sequences_left": self.left, "sequences_right": self.right, "sequences_probe": self.probe}  # fmt: skip
-
-
-def _source(*columns: str) -> ColumnDataSource:
-    return ColumnDataSource({column: [] for column in columns})

@@ -172,12 +172,9 @@ class Identification(Answer):
             return f"{self.learner} {found.kind} {self._spelt(first)}{also}."
         if found.undecided:
             tasks = max(self._tasks_to_decide(name) for name in found.undecided)
-            remedy = (
-                f"about {tasks:,.0f} tasks a condition would decide"
-                if tasks < _MOST
-                else "more tasks would hardly decide"
-            )
-            return f"{self.learner}: not measured well enough; it may equal {_all([*found.undecided])}, and {remedy}."
+            would = f"about {tasks:,.0f} tasks a condition would" if tasks < _MOST else "more tasks would hardly"
+            maybe = _all([*found.undecided])
+            return f"{self.learner}: not measured well enough; it may equal {maybe}, and {would} decide."
         names = [row.candidate for row in self.rows]
         of = f"none of the {len(names)} candidates" if len(names) > 1 else f"not {names[0]}, the only candidate"
         return f"{self.learner}: {of}."

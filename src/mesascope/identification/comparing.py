@@ -143,20 +143,19 @@ def comparing(candidate: Candidate, seen: Seen, levels: Levels) -> Iterator[Comp
         if out:
             break
     differences = {name: one.difference for name, one in measured.items()}
-    row = _row(candidate, best, own, differences, alone.difference, not last or len(measured) < len(seen.test))
+    row = Row(
+        candidate.name, candidate.family, best.parameters, differences, own.parameters, alone.difference,
+        screened=not last or len(measured) < len(seen.test),
+    )  # fmt: skip
     yield Compared(candidate, row, best, own, alone, measured)
 
 
 def _ended(candidate: Candidate, own: Fit, alone: Measured) -> Compared:
     """Result for a candidate that was compared on the family's own tasks alone."""
     found = alone.difference
-    return Compared(candidate, _row(candidate, own, own, {OWN: found}, found, True), own, own, alone, {})
-
-
-def _row(
-    candidate: Candidate, best: Fit, own: Fit, differences: Mapping[str, Difference], alone: Difference, screened: bool
-) -> Row:
-    return Row(candidate.name, candidate.family, best.parameters, differences, own.parameters, alone, screened=screened)
+    name, family, parameters = candidate.name, candidate.family, own.parameters
+    row = Row(name, family, parameters, {OWN: found}, parameters, found, screened=True)
+    return Compared(candidate, row, own, own, alone, {})
 
 
 def _most(candidate: Candidate, tasks: int) -> int:

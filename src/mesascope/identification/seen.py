@@ -96,14 +96,10 @@ class Seen:
         counts = learner.table()[0] if isinstance(learner, TextLearner) else {}
         why = ", ".join(f"{count} {reason}" for reason, count in counts.items() if reason in REASONS and count)
         read = f": of {counts['asked']} answers {counts['read']} were numbers ({why})" if counts else ""
-        remedy = (
-            "choose another format or a larger budget"
-            if counts
-            else "mend it, choose another family, or a larger budget"
-        )
+        other = "choose another format" if counts else "mend it, choose another family,"
         raise ArgumentError(
             f"a learner must answer {LEAST} of the family's own tasks with finite numbers below {LARGEST:g}, but "
-            f"{label(learner)} answers {found}{read}: {remedy}."
+            f"{label(learner)} answers {found}{read}: {other} or a larger budget."
         )
 
 

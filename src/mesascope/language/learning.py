@@ -17,7 +17,7 @@ import torch
 from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 
-from mesascope.errors import NumericalError, RunDirectoryError, refuse, require_count, require_instance
+from mesascope.errors import NumericalError, refuse, require_count, require_instance
 from mesascope.language.losses import in_context_score, next_token_loss, token_losses
 from mesascope.language.models import language_model_config
 from mesascope.language.shards import SPLITS, TOKENIZER, open_corpus
@@ -26,7 +26,7 @@ from mesascope.measurement import Measurement
 from mesascope.modes import guarded
 from mesascope.nets import LanguageModel, LanguageModelConfig
 from mesascope.ops import without_reading_values
-from mesascope.records import from_record, to_record
+from mesascope.records import to_record
 from mesascope.runs import Run
 from mesascope.runs.checkpoints import TrainingCheckpoints
 from mesascope.runs.provenance import available_device, made_with, tell_of_other_packages
@@ -288,13 +288,7 @@ def _shared(model: LanguageModel, shard: bool) -> Any:
 
 
 def _settings(run: Run) -> LanguageTraining:
-    try:
-        return from_record(run.config["settings"], LanguageTraining)
-    except (ValueError, TypeError, KeyError) as error:
-        raise RunDirectoryError(
-            f"{run.path / 'config.json'} must hold the settings of a language model, but does not "
-            f"({str(error).rstrip('.')}): start a new run."
-        ) from None
+    return run.settings_as(LanguageTraining, "the settings of a language model")
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,6 @@ from mesascope.errors import ArgumentTypeError, refuse, require_choice, require_
 from mesascope.meta.maml import ANIL, BOIL, MAML, ExpMAML, MetaSGD, SparseMAML, SparseMAMLPlus, SparseReLUMAML
 from mesascope.meta.preconditioning import MetaCurvature, MTNet, Shrinkage
 from mesascope.nets import ClassifierConfig
-from mesascope.nets.layers import module_text
 from mesascope.nets.pretrained import Pretrained
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor
@@ -56,8 +55,6 @@ class MetaLearner(Pretrained):
     tensor(True)
     """
 
-    config: Any = None
-
     def __init__(self, model: nn.Module, method: MAML, generator: torch.Generator | None = None) -> None:
         super().__init__()
         require_instance("model", model, nn.Module)
@@ -65,9 +62,6 @@ class MetaLearner(Pretrained):
         self.model, self.method = model, method
         if generator is not None or method.names is None:  # learned numbers must exist before training
             method.start(model, stream(0, "modulation") if generator is None else generator)
-
-    def __repr__(self) -> str:
-        return super().__repr__() if self.config is None else module_text(self)
 
     def forward(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "*batch m dy"]:
         """Predictions of each task's queries, with gradients in train() mode."""
@@ -182,14 +176,9 @@ class MetaLearnerConfig:
         return learner
 
     def _made(self) -> MAML:
-        options: dict[str, Any] = {} if self.closed is None else {"closed": self.closed}
-        options |= {
-            "order": self.order,
-            "norms": self.norms,
-            "batch_stats": self.batch_stats,
-            "loss": LOSSES[self.loss],
-        }
-        return METHODS[self.method](self.inner_lr, self.steps, **options)
+        options: dict[str, Any] = {name: getattr(self, name) for name in ("order", "norms", "batch_stats")}
+        options |= {} if self.closed is None else {"closed": self.closed}
+        return METHODS[self.method](self.inner_lr, self.steps, loss=LOSSES[self.loss], **options)
 
 
 def require_config(argument: str, config: object) -> None:

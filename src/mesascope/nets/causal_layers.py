@@ -8,29 +8,15 @@ from typing import Any, ClassVar
 import torch
 from torch.nn import functional
 
+from mesascope import ops
 from mesascope.errors import require_number
 from mesascope.nets.attention_config import AttentionConfig
 from mesascope.nets.causal_attention import CausalAttention, UndecayedParameter
-from mesascope.ops import (
-    DeltaState,
-    LinearState,
-    MesaState,
-    RootedMesaState,
-    SoftmaxState,
-    causal_linear_attention,
-    causal_softmax_attention,
-    delta_attention,
-    linear_attention,
-    mesa_attention,
-    mesa_state,
-    mesa_step,
-    softmax_attention,
-)
 from mesascope.records import register
 from mesascope.shapes import Tensor
 
 
-@register("attention", "softmax", over_context=softmax_attention)
+@register("attention", "softmax", over_context=ops.softmax_attention)
 class SoftmaxAttention(CausalAttention):
     """y_t = sum_i softmax_i(q_t . k_i / sqrt(width of k)) v_i; forget factors and input strengths multiply the weights.
 
@@ -40,26 +26,27 @@ class SoftmaxAttention(CausalAttention):
     def attend(self, q, k, v, log_forget, beta, memory, keep):
         scale = q.shape[-1] ** 0.5 if self.normalise else None
         options = {"scale": scale, "log_forget": log_forget, "beta": beta, "window": self.config.window}
-        return _pair(causal_softmax_attention(q, k, v, state=memory, return_state=keep, **options), keep)
+        return _pair(ops.causal_softmax_attention(q, k, v, state=memory, return_state=keep, **options), keep)
 
-    def init_memory(self, *batch: int) -> SoftmaxState:
+    def init_memory(self, *batch: int) -> ops.SoftmaxState:
         _, value, features = self.config.sizes
         empty = (*batch, self.config.kv_heads, 0)
-        return SoftmaxState(*(self._like.new_zeros(shape) for shape in ((*empty, features), (*empty, value), empty)))
+        shapes = ((*empty, features), (*empty, value), empty)
+        return ops.SoftmaxState(*(self._like.new_zeros(shape) for shape in shapes))
 
 
-@register("attention", "linear", over_context=linear_attention)
+@register("attention", "linear", over_context=ops.linear_attention)
 class LinearAttention(CausalAttention):
     """y_t = G_t q_t with G_t = gamma_t G_{t-1} + beta_t v_t k_t^T. The state contains G."""
 
-    operation: ClassVar[Any] = staticmethod(causal_linear_attention)
-    memory: ClassVar[type[LinearState] | type[DeltaState]] = LinearState
+    operation: ClassVar[Any] = staticmethod(ops.causal_linear_attention)
+    memory: ClassVar[type[ops.LinearState] | type[ops.DeltaState]] = ops.LinearState
 
     def attend(self, q, k, v, log_forget, beta, memory, keep):
         options = {"log_forget": log_forget, "beta": beta, "state": memory}
         return _pair(self.operation(q, k, v, return_state=keep, **options), keep)
 
-    def init_memory(self, *batch: int) -> LinearState | DeltaState:
+    def init_memory(self, *batch: int) -> ops.LinearState | ops.DeltaState:
         _, value, features = self.config.sizes
         return self.memory(self._like.new_zeros((*batch, self.config.kv_heads, value, features)))
 
@@ -73,8 +60,8 @@ class DeltaAttention(LinearAttention):
 
     normalises = True
     learns_beta = True
-    operation = staticmethod(delta_attention)
-    memory = DeltaState
+    operation = staticmethod(ops.delta_attention)
+    memory = ops.DeltaState
 
 
 @register("attention", "mesa")
@@ -111,7 +98,7 @@ class MesaAttention(CausalAttention):
             self.ridge_above.fill_(above + math.log(-math.expm1(-above)))
 
     def attend(self, q, k, v, log_forget, beta, memory, keep):
-        if q.shape[-2] == 1 and isinstance(memory, MesaState | RootedMesaState):
+        if q.shape[-2] == 1 and isinstance(memory, ops.MesaState | ops.RootedMesaState):
             return self._attend_once(q, k, v, log_forget, beta, memory)
         return self._attend_many(q, k, v, log_forget, beta, memory, keep)
 
@@ -119,8 +106,8 @@ class MesaAttention(CausalAttention):
         """Decode one token from a root of H^{-1}, which is part of the state from then on."""
         gates = {"log_forget": log_forget, "beta": beta}
         once = {name: None if gate is None else gate.squeeze(-1) for name, gate in gates.items()}
-        state = memory.rooted() if isinstance(memory, MesaState) else memory
-        y, after = mesa_step(q.squeeze(-2), k.squeeze(-2), v.squeeze(-2), state, **once, **self._solving())
+        state = memory.rooted() if isinstance(memory, ops.MesaState) else memory
+        y, after = ops.mesa_step(q.squeeze(-2), k.squeeze(-2), v.squeeze(-2), state, **once, **self._solving())
         return y[..., None, :], after
 
     def attend_last(self, count, q, k, v, log_forget, beta, memory, keep):
@@ -131,11 +118,11 @@ class MesaAttention(CausalAttention):
             (None, None) if gate is None else gate.tensor_split([first], -1) for gate in (log_forget, beta)
         )
         options = {"log_forget": old_forget, "beta": old_beta, "state": memory, **self._solving()}
-        return self._attend_many(q, k, v, log_forget, beta, mesa_state(old_k, old_v, **options), keep)
+        return self._attend_many(q, k, v, log_forget, beta, ops.mesa_state(old_k, old_v, **options), keep)
 
     def _attend_many(self, q, k, v, log_forget, beta, memory, keep):
         options = {"log_forget": log_forget, "beta": beta, "state": memory, **self._solving()}
-        return _pair(mesa_attention(q, k, v, return_state=keep, **options), keep)
+        return _pair(ops.mesa_attention(q, k, v, return_state=keep, **options), keep)
 
     def _solving(self) -> dict[str, Any]:
         ridge = self.ridge.repeat_interleave(self.config.group, 0)

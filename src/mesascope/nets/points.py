@@ -122,13 +122,8 @@ class HookedModule(nn.Module):
         places = {"embedded": _Place(first, None, 0, first)}
         for index, layer in enumerate(layers):
             looped = layer if layers.count(layer) > 1 else None
-            scripted = {
-                part
-                for own in layer.modules()
-                if isinstance(own, torch.jit.ScriptModule)
-                for part in own.modules()
-                if part is not own
-            }
+            owners = [own for own in layer.modules() if isinstance(own, torch.jit.ScriptModule)]
+            scripted = {part for own in owners for part in own.modules() if part is not own}
             for name, module in layer.named_modules(prefix=f"layers.{index}"):
                 if not isinstance(module, nn.Linear) and module not in scripted:
                     places[name] = _Place(module, looped, index, first)

@@ -131,9 +131,7 @@ def claims_page(title: str, claims: Mapping[str, Sequence[Mapping[str, Any]]]) -
 
 def figures_page(title: str, found: Sequence[str], figures: Mapping[str, bytes], tables: Mapping[str, Table]) -> str:
     """Page with sentences, SVG figures by caption, and tables by title."""
-    shown = (
-        f"<figure>{_image(name, svg)}<figcaption>{escape(name)}</figcaption></figure>" for name, svg in figures.items()
-    )
+    shown = (figure_html(name, svg, name) for name, svg in figures.items())
     named = (
         f"<h2>{escape(name)}</h2><div class='wide result'>{table.to_html()}</div>" for name, table in tables.items()
     )
@@ -257,16 +255,16 @@ def _result(table: Table) -> str:
 
 def _figure(run: Run, name: str, caption: str, claims: Sequence[Mapping[str, Any]]) -> str:
     """A figure, and the claims that it shows."""
-    image = _image(name, run.figure_svg(name).encode())
     shown = _claims_table([claim for claim in claims if claim.get("figure") == name])
     title = escape(name.replace("-", " ").capitalize())
-    return f"<h2>{title}</h2><figure>{image}<figcaption>{escape(caption)}</figcaption></figure>{shown}"
+    return f"<h2>{title}</h2>{figure_html(name, run.figure_svg(name).encode(), caption)}{shown}"
 
 
-def _image(name: str, svg: bytes) -> str:
-    """Image element of an SVG figure; browsers run no scripts in it."""
+def figure_html(name: str, svg: bytes, caption: str) -> str:
+    """Figure element of an SVG figure; browsers run no scripts in its image."""
     encoded = base64.b64encode(svg).decode()
-    return f'<img alt="{escape(name)}" src="data:image/svg+xml;base64,{encoded}">'
+    image = f'<img alt="{escape(name)}" src="data:image/svg+xml;base64,{encoded}">'
+    return f"<figure>{image}<figcaption>{escape(caption)}</figcaption></figure>"
 
 
 def _flat(record: Mapping[str, Any], group: str = "") -> Iterable[tuple[str, Any]]:

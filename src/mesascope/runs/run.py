@@ -191,11 +191,15 @@ class Run:
 
     def settings_of(self, study: Any) -> Any:
         """The run's settings, as an object of the class of ``study``'s settings."""
+        return self.settings_as(type(next(iter(study.presets.values()))), f"settings of {study.name}")
+
+    def settings_as(self, kind: type, named: str) -> Any:
+        """The run's settings, as an object of ``kind``; ``named`` says what they are in an error message."""
         try:
-            return from_record(self.config["settings"], type(next(iter(study.presets.values()))))
+            return from_record(self.config["settings"], kind)
         except (ValueError, TypeError, KeyError) as error:
             raise RunDirectoryError(
-                f"{self.path / 'config.json'} must hold settings of {study.name}, but does not "
+                f"{self.path / 'config.json'} must hold {named}, but does not "
                 f"({str(error).rstrip('.')}): start a new run."
             ) from None
 

@@ -25,11 +25,7 @@ thesis_plan = partial(Training, batch=256, schedule="constant", optimizer="adamw
 
 def watch_loss(**episodes: Any) -> Callable[[Any], dict[str, float]]:
     """Function that returns a network's loss on each of ``episodes`` by name, to log during training."""
-
-    def look(net: Any) -> dict[str, float]:
-        return {name: float(lenses.per_task_errors(net, drawn).mean()) for name, drawn in episodes.items()}
-
-    return look
+    return lambda net: {name: float(lenses.per_task_errors(net, drawn).mean()) for name, drawn in episodes.items()}
 
 
 def kept_weights(module: Any) -> Arrays:
@@ -41,6 +37,18 @@ def kept_weights(module: Any) -> Arrays:
 def drawn_with(**changes: Any) -> Callable[[Any], Any]:
     """Bug to plant in the ``sample`` of a family: it draws with these settings."""
     return lambda sample: lambda self, *drawn: sample(dataclasses.replace(self, **changes), *drawn)
+
+
+def returning(change: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Bug to plant in a function: it returns ``change`` of what it should."""
+    return lambda correct: lambda *given, **named: change(correct(*given, **named))
+
+
+@returning
+def one_pair(drawn: Any) -> Any:
+    """Bug of sequences of pairs: all pairs are the first, so that queries and their answers are in the context."""
+    pairs = drawn.unflatten(1, (-1, 2))
+    return pairs[:, :1].expand_as(pairs).flatten(1, 2)
 
 
 def converged(

@@ -50,25 +50,17 @@ def ledger_rows(runs: Sequence[Run]) -> tuple[Verdicts, list[str]]:
 
 
 def _rows(run: Run) -> list[dict[str, Any]]:
-    """Claims of a run, judged anew, or as stored if its study cannot be imported."""
+    """Claims of a run, judged anew, or as stored if its study cannot be imported, with columns about the run."""
     try:
         study = run.study
     except RunDirectoryError as error:
         run.require_unchanged("metrics.jsonl", "claims.json")
         changed = [f"claims are as judged when the run finished: {str(error).rstrip('.')}"]
-        return [{**_made(run, changed), **record} for record in run.claims]
-    return _judged(study, run)
-
-
-def _judged(study: Any, run: Run) -> list[dict[str, Any]]:
-    run.require_unchanged("metrics.jsonl")
-    made = _made(run, changed_settings(study, run))
-    return [{**made, **record} for record in judge_run(study, run)]
-
-
-def _made(run: Run, changed: list[str]) -> dict[str, Any]:
-    """Columns about the run, for each of its claims."""
-    return {
+        records = run.claims
+    else:
+        run.require_unchanged("metrics.jsonl")
+        changed, records = changed_settings(study, run), judge_run(study, run)
+    made = {
         "study": run.config["study"],
         "preset": run.config["preset"],
         "changed": changed,
@@ -78,6 +70,7 @@ def _made(run: Run, changed: list[str]) -> dict[str, Any]:
         "machine": ", then ".join(filter(None, map(run.config.get, ("begun_on", "machine")))),
         "seconds": sum(run.times.values()),
     }
+    return [{**made, **record} for record in records]
 
 
 def _identified(run: Run) -> list[dict[str, Any]]:

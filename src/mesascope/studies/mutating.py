@@ -115,11 +115,7 @@ def _of_other_run(study: Study, settings: Any, run: Run, folder: Path) -> dict[s
 
 def _equal_seeds(stage: Any) -> Any:
     """Replace the measurements of all seeds by those of the first; training curves stay."""
-
-    def equal(self: Any, name: str, compute: Any, *arguments: Any) -> Any:
-        return stage(self, name, lambda: _first_for_all(compute(*arguments)))
-
-    return equal
+    return lambda self, name, compute, *arguments: stage(self, name, lambda: _first_for_all(compute(*arguments)))
 
 
 def _first_for_all(found: Arrays | Estimates | Mapping[str, Any]) -> Arrays | Estimates:

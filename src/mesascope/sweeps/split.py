@@ -57,7 +57,14 @@ def _train(run: Run, names: Sequence[str], client: Any) -> None:
                          parts / "logs" / f"{name}.txt")
         for index, name in enumerate(names)
     }  # fmt: skip
-    crew = Crew(train_part, tasks, show=_Told(tasks))
+    told: list[str] = []
+
+    def show(crew: Crew) -> None:
+        for key in crew.done[len(told) :]:
+            tell(f"{tasks[key].label}: done, {counted(len(tasks) - len(crew.done), 'training')} left")
+            told.append(key)
+
+    crew = Crew(train_part, tasks, show=show)
     crew.work_on(client)
     for key, sentence in crew.failed.items():
         raise RunDirectoryError(f"{tasks[key].label} must finish, but failed: {sentence}")
@@ -89,18 +96,6 @@ def _open(study: Study, settings: Any, run: Run) -> list[str]:
     with contextlib.suppress(Exception):  # the run itself raises the same error
         study.measure(lab, settings)
     return list(dict.fromkeys(lab.open))
-
-
-class _Told:
-    """Print a line for each training that is done."""
-
-    def __init__(self, tasks: Mapping[str, Task]) -> None:
-        self.tasks, self.done = tasks, 0
-
-    def __call__(self, crew: Crew) -> None:
-        for key in crew.done[self.done :]:
-            tell(f"{self.tasks[key].label}: done, {counted(len(self.tasks) - len(crew.done), 'training')} left")
-        self.done = len(crew.done)
 
 
 class _TrainedError(Exception):

@@ -17,10 +17,7 @@ from mesascope.sweeps.crew import THREADS
 
 QUEUES = {"slurm": "SLURMCluster", "pbs": "PBSCluster", "lsf": "LSFCluster"}
 # Report each death of a worker, as `Crew` counts them.
-_SETTINGS = {
-    "distributed.scheduler.allowed-failures": 0,
-    "distributed.worker.profile.enabled": False,
-}
+_SETTINGS = {"distributed.scheduler.allowed-failures": 0, "distributed.worker.profile.enabled": False}
 # Seconds between two checks for dead workers, and within which the first worker must start.
 _EVERY, _FIRST = 0.1, 120.0
 

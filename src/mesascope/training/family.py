@@ -14,17 +14,7 @@ from mesascope.errors import ArgumentTypeError, refuse, require_instance, shown
 from mesascope.modes import guarded
 from mesascope.shapes import Float, Tensor
 from mesascope.streams import stream
-from mesascope.tasks import Context, Episode, Family, Seeded, SequenceFamily, check_sequence
-from mesascope.tasks.calling import (
-    LearnerError,
-    check_answer,
-    check_causal,
-    inputs_and_targets,
-    predict,
-    require_family,
-    sample_tasks,
-    takes,
-)
+from mesascope.tasks import Context, Episode, Family, Seeded, SequenceFamily, calling, check_sequence
 from mesascope.training.ensemble import Ensemble, History, Module
 from mesascope.training.ensemble_state import EnsembleState
 from mesascope.training.loop import Checkpoints, Observer, fit
@@ -62,10 +52,10 @@ def pair_half_mse(model: Ensemble | nn.Module, sequences: Float[Tensor, "*batch 
 
 def _half_mean_square(model: Ensemble | nn.Module, tasks: Episode | Tensor, every: int = 1) -> Tensor:
     """Half the mean squared error of every ``every``-th prediction, from the first on."""
-    inputs, answer = inputs_and_targets(tasks)
+    inputs, answer = calling.inputs_and_targets(tasks)
     if not isinstance(tasks, Episode):  # a model may overwrite its inputs
         answer = answer.clone()
-    error = check_answer(model, predict(model, *inputs), answer.shape) - answer
+    error = calling.check_answer(model, calling.predict(model, *inputs), answer.shape) - answer
     square = 0.5 * (error if every == 1 else error[..., ::every, :]).square()
     return square.flatten(1).mean(1) if isinstance(model, Ensemble) else square.mean()
 
@@ -125,7 +115,7 @@ def train(
     """
     plan = Training() if training is None else training
     require_instance("training", plan, Training)
-    require_family(family)
+    calling.require_family(family)
     seeds = _checked(seeds)
     ensemble = Ensemble([_made(make, seed) for seed in seeds]).to(device)
     state = EnsembleState(
@@ -145,10 +135,10 @@ def _batches(
     def batch_at(step: int) -> Episode | Tensor:
         nonlocal unchecked
         draws = [stream(seed, "train", step, device) for seed in seeds]
-        batches = [sample_tasks(own, size, draw) for own, draw in zip(families, draws, strict=True)]
+        batches = [calling.sample_tasks(own, size, draw) for own, draw in zip(families, draws, strict=True)]
         if unchecked and isinstance(batches[0], Tensor):  # a model that sees its targets would only seem to learn
-            with suppress(LearnerError):  # raised by models that accept only one batch size
-                check_causal(ensemble.member(0).eval(), batches[0])
+            with suppress(calling.LearnerError):  # raised by models that accept only one batch size
+                calling.check_causal(ensemble.member(0).eval(), batches[0])
         unchecked = False
         return stacked(batches)
 
@@ -170,7 +160,7 @@ def _checked(seeds: Sequence[int]) -> list[int]:
 def _made(make: Callable[[torch.Generator], Module], seed: int) -> Module:
     """Build a member's module, with torch's global generators seeded from its seed."""
     generator = stream(seed, "init")
-    if not callable(make) or not takes(make, (generator,)):
+    if not callable(make) or not calling.takes(make, (generator,)):
         raise ArgumentTypeError(
             f"make must build a module from a torch.Generator, but is {shown(make)}: pass config.build, or a function "
             "of one argument."

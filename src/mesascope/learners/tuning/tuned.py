@@ -21,16 +21,7 @@ from mesascope.measurement import Measurement
 from mesascope.modes import guarded
 from mesascope.shapes import Tensor
 from mesascope.streams import stream
-from mesascope.tasks import Episode, Family, LinearRegression, SequenceFamily
-from mesascope.tasks.calling import (
-    check_answer,
-    check_tasks,
-    inputs_and_targets,
-    label,
-    predict,
-    require_labels,
-    sample_tasks,
-)
+from mesascope.tasks import Episode, Family, LinearRegression, SequenceFamily, calling
 
 Module = TypeVar("Module", bound=nn.Module)
 Descent = TypeVar("Descent", bound=GradientDescentPlusPlus)
@@ -94,7 +85,7 @@ def tune(learner: Module, family: Family | SequenceFamily, *, tasks: int = 10_00
     parameters = list(trained(learner).values())
     if not parameters or getattr(learner, "steps", 1) == 0:
         raise ArgumentError(
-            f"learner must have parameters to tune, but {label(learner)} has none: pass one with step sizes."
+            f"learner must have parameters to tune, but {calling.label(learner)} has none: pass one with step sizes."
         )
     draw = stream(seed, "tune", device=parameters[0].device)
     fit, choice = (_drawn(family, count, draw) for count in (tasks, max(tasks, min(10 * tasks, _CHOICE))))
@@ -102,11 +93,11 @@ def tune(learner: Module, family: Family | SequenceFamily, *, tasks: int = 10_00
     pairs = fit.context.x.shape[-2] if isinstance(fit, Episode) else fit.shape[-2] - 1
 
     def on(part: Episode | Tensor) -> Losses:
-        inputs, answers = inputs_and_targets(part)
+        inputs, answers = calling.inputs_and_targets(part)
 
         def losses(shallower: nn.Module, values: Values) -> Tensor:
-            answer = predict(shallower, *inputs, weights=values)
-            return (check_answer(learner, answer, answers.shape) - answers).square().mean((-2, -1))
+            answer = calling.predict(shallower, *inputs, weights=values)
+            return (calling.check_answer(learner, answer, answers.shape) - answers).square().mean((-2, -1))
 
         return losses
 
@@ -134,9 +125,9 @@ def tune_spectral(
 
 
 def _drawn(family: Family | SequenceFamily, tasks: int, generator: torch.Generator) -> Episode | Tensor:
-    found = sample_tasks(family, tasks, generator)
-    check_tasks(found)
-    require_labels(family, found)
+    found = calling.sample_tasks(family, tasks, generator)
+    calling.check_tasks(found)
+    calling.require_labels(family, found)
     return found.to(torch.float64)
 
 

@@ -8,60 +8,30 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from mesascope import learners
-from mesascope.studies.common import drawn_with
+from mesascope.studies.common import drawn_with, returning
 from mesascope.study import Mutation
 
 _DESCENT = "mesascope.learners.descent:GradientDescentPlusPlus._predictions"
 
 
-def _scaled_steps(factor: float) -> Callable[[Any], Any]:
-    """Gradient descent with its step size times ``factor``; GD++ is unchanged."""
+def _with(changes: Callable[[Any], dict[str, Any]]) -> Callable[[Any], Any]:
+    """Predictions of a descent with other attributes: ``changes`` returns them."""
 
     def wrong(predict: Any) -> Any:
         def predictions(self: Any, context: Any, xq: Any) -> Any:
-            if self.gamma is not None:
-                return predict(self, context, xq)
-            return predict(_with_sizes(self, eta=factor * self.eta), context, xq)
+            other, changed = copy.copy(self), changes(self)
+            other._parameters = {name: changed.pop(name, one) for name, one in self._parameters.items()}
+            vars(other).update(changed)
+            return predict(other, context, xq)
 
         return predictions
 
     return wrong
 
 
-def _one_step_fewer(predict: Any) -> Any:
-    def predictions(self: Any, context: Any, xq: Any) -> Any:
-        other = copy.copy(self)
-        other.steps = max(self.steps - 1, 1)
-        return predict(other, context, xq)
-
-    return predictions
-
-
-def _flipped(predict: Any) -> Any:
-    """GD++ with the sign of gamma reversed."""
-
-    def predictions(self: Any, context: Any, xq: Any) -> Any:
-        other = self if self.gamma is None else _with_sizes(self, gamma=-self.gamma)
-        return predict(other, context, xq)
-
-    return predictions
-
-
-def _unclipped(predict: Any) -> Any:
-    """Descent with tokens clipped at 1e4 in place of its own clip."""
-
-    def predictions(self: Any, context: Any, xq: Any) -> Any:
-        other = copy.copy(self)
-        other.token_clip = None if self.token_clip is None else 1e4
-        return predict(other, context, xq)
-
-    return predictions
-
-
-def _with_sizes(descent: Any, **sizes: Any) -> Any:
-    other = copy.copy(descent)
-    other._parameters = {**descent._parameters, **sizes}
-    return other
+def _scaled_steps(factor: float) -> Callable[[Any], Any]:
+    """Gradient descent with its step size times ``factor``; GD++ is unchanged."""
+    return _with(lambda descent: {"eta": factor * descent.eta} if descent.gamma is None else {})
 
 
 def _without_gamma(tune: Any) -> Any:
@@ -79,44 +49,25 @@ def _without_gamma(tune: Any) -> Any:
     return tuned
 
 
-def _half_tuned(tune: Any) -> Any:
+def _half_tuned(found: Any) -> Any:
     """Tuning of gradient descent that ends at half the best step sizes."""
-
-    def tuned(learner: Any, family: Any, **options: Any) -> Any:
-        found = tune(learner, family, **options)
-        if learner.gamma is not None:
-            return found
-        halves = [type(one)(0.5 * one.value, one.stderr, one.n) for one in found.step_sizes["eta"]]
-        return dataclasses.replace(found, step_sizes={"eta": halves})
-
-    return tuned
+    if found.learner.gamma is not None:
+        return found
+    halves = [type(one)(0.5 * one.value, one.stderr, one.n) for one in found.step_sizes["eta"]]
+    return dataclasses.replace(found, step_sizes={"eta": halves})
 
 
-def _raw(rescaled: Any) -> Any:
-    return lambda network: [type(one)(*(part.detach() for part in one)) for one in network.products()]
-
-
-def _shifted(sample: Any) -> Any:
+def _shifted(drawn: Any) -> Any:
     """Tasks in which each input has the target of the previous input."""
-
-    def shifted(self: Any, batch: int, generator: Any) -> Any:
-        drawn = sample(self, batch, generator)
-        return drawn._replace(context=drawn.context._replace(y=drawn.context.y.roll(1, dims=-2)))
-
-    return shifted
+    return drawn._replace(context=drawn.context._replace(y=drawn.context.y.roll(1, dims=-2)))
 
 
-def _leaking(draw: Any) -> Any:
+def _leaking(drawn: Any) -> Any:
     """Tasks whose last context pairs are the queries with their targets."""
-
-    def wrong(*arguments: Any) -> Any:
-        drawn = draw(*arguments)
-        context = drawn.context._replace(x=drawn.context.x.clone(), y=drawn.context.y.clone())
-        last = min(drawn.xq.shape[1], context.x.shape[1])
-        context.x[:, -last:], context.y[:, -last:] = drawn.xq[:, :last], drawn.yq[:, :last]
-        return drawn._replace(context=context)
-
-    return wrong
+    context = drawn.context._replace(x=drawn.context.x.clone(), y=drawn.context.y.clone())
+    last = min(drawn.xq.shape[1], context.x.shape[1])
+    context.x[:, -last:], context.y[:, -last:] = drawn.xq[:, :last], drawn.yq[:, :last]
+    return drawn._replace(context=context)
 
 
 def _at_other_queries(sensitivities: Any) -> Any:
@@ -124,78 +75,54 @@ def _at_other_queries(sensitivities: Any) -> Any:
 
     def wrong(learner: Any, episode: Any) -> Iterator[Any]:
         elsewhere = sensitivities(learner, episode._replace(xq=episode.xq.roll(1, dims=0)))
-        for (answers, prediction, _), (_, _, sensitivity) in zip(
-            sensitivities(learner, episode), elsewhere, strict=True
-        ):
-            yield answers, prediction, sensitivity
+        both = zip(sensitivities(learner, episode), elsewhere, strict=True)
+        return ((*own, sensitivity) for (*own, _), (*_, sensitivity) in both)
 
     return wrong
-
-
-def _of_other_tasks(sensitivities: Any) -> Any:
-    """Derivatives of the prediction for the previous task."""
-
-    def wrong(learner: Any, episode: Any) -> Iterator[Any]:
-        for answers, prediction, sensitivity in sensitivities(learner, episode):
-            yield answers, prediction, sensitivity.roll(1, dims=0)
-
-    return wrong
-
-
-def _reversed_sizes(read: Any) -> Any:
-    """Step sizes of the layers, from the last to the first."""
-
-    def wrong(network: Any, n_context: int) -> Any:
-        found = read(network, n_context)
-        return type(found)(*(sizes.flip(0) for sizes in found))
-
-    return wrong
-
-
-def _first_head(products_of: Any) -> Any:
-    def wrong(attention: Any, *group: int) -> Any:
-        found = products_of(attention, *group)
-        return type(found)(*(part[:1] for part in found))
-
-    return wrong
-
-
-def _as_given(centred: Any) -> Any:
-    return lambda self, context, xq: context
 
 
 HALF_STEP = Mutation("gradient descent takes half its step", _DESCENT, _scaled_steps(0.5))
 TWICE_STEP = Mutation("gradient descent takes twice its step", _DESCENT, _scaled_steps(2.0))
-FEWER_STEPS = Mutation("gradient descent takes a step fewer", _DESCENT, _one_step_fewer)
-FLIPPED_GAMMA = Mutation("gamma has the wrong sign", _DESCENT, _flipped)
-UNCLIPPED = Mutation("tokens of the reference are not clipped", _DESCENT, _unclipped)
+FEWER_STEPS = Mutation("gradient descent takes a step fewer", _DESCENT,
+                       _with(lambda descent: {"steps": max(descent.steps - 1, 1)}))  # fmt: skip
+FLIPPED_GAMMA = Mutation("gamma has the wrong sign", _DESCENT,
+                         _with(lambda descent: {} if descent.gamma is None else {"gamma": -descent.gamma}))  # fmt: skip
+UNCLIPPED = Mutation("tokens of the reference are not clipped", _DESCENT,
+                     _with(lambda descent: {"token_clip": descent.token_clip and 1e4}))  # fmt: skip
 POOR_OPTIMUM = Mutation("GD++ is tuned to a poor local optimum", "mesascope.learners:tune_spectral", _without_gamma)
-HALF_TUNED = Mutation("gradient descent is tuned to half its best step sizes", "mesascope.learners:tune", _half_tuned)
+HALF_TUNED = Mutation("gradient descent is tuned to half its best step sizes", "mesascope.learners:tune",
+                      returning(_half_tuned))  # fmt: skip
 FIRST_END = Mutation(
     "interpolation returns its first end", "mesascope.lenses:interpolate",
     lambda interpolate: lambda a, b, t=0.5: interpolate(a, b, 0.0),
 )  # fmt: skip
-RAW_PRODUCTS = Mutation("weight products are not rescaled", "mesascope.lenses.reading:rescaled_products", _raw)
+RAW_PRODUCTS = Mutation("weight products are not rescaled", "mesascope.lenses.reading:rescaled_products",
+                        lambda rescaled: lambda network: [
+                            type(one)(*(part.detach() for part in one)) for one in network.products()])  # fmt: skip
 SHIFTED_TARGETS = Mutation(
-    "targets are shifted against inputs", "mesascope.tasks.regression:LinearRegression.sample", _shifted
+    "targets are shifted against inputs", "mesascope.tasks.regression:LinearRegression.sample", returning(_shifted)
 )
 NOISY = Mutation(
     "targets of contexts are noisy", "mesascope.tasks.regression:LinearRegression.sample", drawn_with(noise=0.5)
 )
 LEAK = Mutation("the query is in its context with its target", "mesascope.tasks.regression:LinearRegression.sample",
-                _leaking)  # fmt: skip
+                returning(_leaking))  # fmt: skip
 OTHER_QUERIES = Mutation("sensitivities are taken at another query", "mesascope.lenses.access:sensitivities",
                          _at_other_queries)  # fmt: skip
 OTHER_TASKS = Mutation("sensitivities are those of another task", "mesascope.lenses.access:sensitivities",
-                       _of_other_tasks)  # fmt: skip
+                       returning(lambda found: ((*own, last.roll(1, dims=0)) for *own, last in found)))  # fmt: skip
 OTHER_LENGTH = Mutation(
     "step sizes are read for twice as many pairs", "mesascope.lenses:step_sizes",
     lambda read: lambda network, n_context: read(network, 2 * n_context),
 )  # fmt: skip
 REVERSED_SIZES = Mutation(
-    "step sizes are read from the last layer to the first", "mesascope.lenses:step_sizes", _reversed_sizes
-)
-FIRST_HEAD = Mutation("all heads but the first are left out", "mesascope.nets.transformer:products_of", _first_head)
+    "step sizes are read from the last layer to the first", "mesascope.lenses:step_sizes",
+    returning(lambda found: type(found)(*(sizes.flip(0) for sizes in found))),
+)  # fmt: skip
+FIRST_HEAD = Mutation(
+    "all heads but the first are left out", "mesascope.nets.transformer:products_of",
+    returning(lambda found: type(found)(*(part[:1] for part in found))),
+)  # fmt: skip
 WITHOUT_MLPS = Mutation(
     "MLPs are left out", "mesascope.nets.layers:TokenMLP.forward",
     lambda forward: lambda self, tokens: 0 * forward(self, tokens),
@@ -205,5 +132,6 @@ UNNORMALISED = Mutation(
     lambda softmax: lambda scores, dim: scores.exp() / scores.shape[dim],
 )  # fmt: skip
 NOT_CENTRED = Mutation(
-    "the inputs of centred descent are not centred", "mesascope.learners.transformed:Centred._centred", _as_given
-)
+    "the inputs of centred descent are not centred", "mesascope.learners.transformed:Centred._centred",
+    lambda centred: lambda self, context, xq: context,
+)  # fmt: skip

@@ -125,10 +125,6 @@ def _tuned(found: Any) -> np.ndarray:
     return unumpy.uarray(found["tuned"], found["stderr"]) / found["optimum"]
 
 
-def _inputs_read(w_pv: np.ndarray) -> np.ndarray:
-    return np.abs(w_pv[:, -1, :-1]).max(axis=1) / np.abs(w_pv[:, -1, -1])
-
-
 def _at_sizes(read: Callable[[study.StageReading], Reading], words: str) -> Reading:
     return study.beside([read(stage(f"size-{size}-comparison")) for size in SIZES], f"{words}, for each size")
 
@@ -267,7 +263,8 @@ WEIGHTS = Figure(
                     weights["w_kq"].map(shared.diagonal_spread, "largest distance from the mean / |mean|"),
                     below(0.02), printed("Fig. 9 outer left")),
         _of_weights("values-row", "the row of W_PV that makes predictions reads targets alone, within 2 %",
-                    weights["w_pv"].map(_inputs_read, "largest |entry at an input| / |entry at the target|"),
+                    weights["w_pv"].map(lambda w_pv: np.abs(w_pv[:, -1, :-1]).max(axis=1) / np.abs(w_pv[:, -1, -1]),
+                                        "largest |entry at an input| / |entry at the target|"),
                     below(0.02), printed("Fig. 9 left")),
         _of_weights("weights-off-diagonal", "off its diagonal, W_KQ is at most 1.5 % of the mean diagonal",
                     weights["off_diagonal"], below(0.015), printed("Fig. 9 left"),

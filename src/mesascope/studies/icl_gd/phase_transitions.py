@@ -256,30 +256,12 @@ GROKKING = Figure(
 )  # fmt: skip
 
 
-def _unhalved(crossing: Any) -> Any:
-    return lambda curves: crossing({"step": curves["step"], "mse": 2 * curves["mse"]})
-
-
-def _late_crossing(crossing: Any) -> Any:
-    return lambda curves: {"step": crossing(curves)["step"] + np.diff(curves["step"])[0]}
-
-
 def _exchanged(sweep: Any) -> Any:
     """Exchange layers with one head and layers with two."""
     turned = dict(zip(HEADS, reversed(HEADS), strict=True))
     return lambda groups, *rest, **options: sweep(
         {name: groups[turned.get(name, name)] for name in groups}, *rest, **options
     )
-
-
-def _own_for_fresh(watch: Any) -> Any:
-    """Exchange losses on the blocks' own tasks and losses on fresh tasks."""
-
-    def wrong(**episodes: Any) -> Any:
-        names = list(episodes)
-        return watch(**dict(zip(reversed(names), episodes.values(), strict=True)))
-
-    return wrong
 
 
 def _of_next_seed(train: Any) -> Any:
@@ -327,10 +309,13 @@ STUDY = study.Study(
     ),
     mutations=(
         bugs.HALF_STEP, bugs.LEAK, bugs.FIRST_HEAD,
-        Mutation("losses are not halved before the threshold", f"{_HERE}:_crossing", _unhalved),
-        Mutation("crossings are counted an evaluation late", f"{_HERE}:_crossing", _late_crossing),
+        Mutation("losses are not halved before the threshold", f"{_HERE}:_crossing",
+                 lambda crossing: lambda curves: crossing({"step": curves["step"], "mse": 2 * curves["mse"]})),
+        Mutation("crossings are counted an evaluation late", f"{_HERE}:_crossing", lambda crossing: lambda curves: {
+                 "step": crossing(curves)["step"] + np.diff(curves["step"])[0]}),
         Mutation("layers of one head and of two are exchanged", "mesascope.lenses:sweep", _exchanged),
-        Mutation("blocks' own tasks and fresh tasks are exchanged", f"{_HERE}:watch_loss", _own_for_fresh, anew=True),
+        Mutation("blocks' own tasks and fresh tasks are exchanged", f"{_HERE}:watch_loss",
+                 lambda watch: lambda **own: watch(**dict(zip(reversed(own), own.values(), strict=True))), anew=True),
         Mutation("own tasks of blocks are those of the next seed", "mesascope.studies.lab:Lab.train", _of_next_seed,
                  anew=True),
     ),

@@ -60,13 +60,9 @@ def measure(lab: study.Lab, settings: Sine) -> None:
     large = lab.train("large-attention", larger, family, settings.training, watch=watched)
     fresh, zero = lab.draw(family, settings.tasks, "eval"), [learners.Zero()]
     groups = {
-        "trained": trained,
-        "control": controls,
-        "other-control": controls[1:] + controls[:1],
-        "from-control": restarted,
-        "large-attention": large,
-        "zero": zero,
-    }
+        "trained": trained, "control": controls, "other-control": controls[1:] + controls[:1],
+        "from-control": restarted, "large-attention": large, "zero": zero,
+    }  # fmt: skip
     lab.stage("comparison", lenses.measure_learners, groups, ["control"], fresh)
     lab.stage("initial", _before, trained, controls, fresh)
     lab.stage("functions", _functions, trained[0], controls[0], fresh.part(0, SHOWN))

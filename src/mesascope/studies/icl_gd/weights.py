@@ -80,10 +80,6 @@ def _left_of_heads(heads: np.ndarray) -> np.ndarray:
     return np.linalg.norm(_off(heads.sum(axis=1)), axis=(-2, -1)) / one_by_one.min(axis=1)
 
 
-def _of_diagonals(heads: np.ndarray) -> np.ndarray:
-    return np.diagonal(heads, axis1=-2, axis2=-1).mean(-1)
-
-
 def _heads_shown(r: Any) -> dict[str, np.ndarray]:
     one, two = heads["scaled_kq"](r)[0]
     return {"head 1 (first seed)": one, "head 2 (first seed)": two, "sum of both": one + two}
@@ -134,11 +130,6 @@ TWO_HEADS = Figure(
 )  # fmt: skip
 
 
-def _without_values(heads: Any) -> Any:
-    """Products of each head without the factor from W_PV."""
-    return lambda nets: {"scaled_kq": np.stack([net.products()[0].w_kq.detach().numpy()[:, :D, :D] for net in nets])}
-
-
 STUDY = Study(
     name="weights",
     source=f"{regression.PAPER}: Figs. 9 and 11",
@@ -161,7 +152,7 @@ STUDY = Study(
               "quarter", compared.ratio("own", "trained"), two_sided(0.25), ours("premise"), premises=()),
         Claim("heads-descend", "each softmax head has the sign of a gradient step: the mean diagonal of its W_KQ times "
               "the target entry of its W_PV is negative",
-              heads["scaled_kq"].map(_of_diagonals, "mean diagonal of each head"),
+              heads["scaled_kq"].map(lambda kq: np.diagonal(kq, 0, -2, -1).mean(-1), "mean diagonal of each head"),
               below(0.0), ours("premise"), **study.READ_OFF, premises=()),
     ),
     figures=(ONE_LAYER, THREE_LOOPED, TWO_HEADS),
@@ -171,7 +162,8 @@ STUDY = Study(
     ),
     mutations=(
         bugs.RAW_PRODUCTS, bugs.OTHER_LENGTH, bugs.FLIPPED_GAMMA, bugs.POOR_OPTIMUM,
-        study.Mutation("products of heads leave out W_PV", f"{__name__}:_heads", _without_values),
+        study.Mutation("products of heads leave out W_PV", f"{__name__}:_heads", lambda heads: lambda nets: {
+                       "scaled_kq": np.stack([net.products()[0].w_kq.detach().numpy()[:, :D, :D] for net in nets])}),
     ),
     mutated={
         "training": plan(600, 3e-2, batch=256, clip=0.001), "init_scale": 0.01, "tasks": 6000, "sweep_tasks": 2000,

@@ -21,6 +21,7 @@ import msgspec
 import numpy as np
 
 from mesascope import adapters, identification, learners, study, tasks
+from mesascope.studies.common import returning
 from mesascope.studies.identifying.aliens import alien, aliens
 from mesascope.studies.identifying.regressors import stream
 from mesascope.study import Arrays, Bound, Claim, Count, Figure, Grid, Lines, Reading, Study, above, below, frozen, ours
@@ -337,29 +338,18 @@ def _with_noise(factor: float) -> Callable[[Any], Any]:
     return wrong
 
 
-def _nearest_alone(compare_all: Any) -> Any:
-    return lambda chosen, seen, levels, name, most, in_forms: compare_all(chosen, seen, levels, name, 1, in_forms)
-
-
-def _same_tasks(battery: Any) -> Any:
-    return lambda family, count, seed, part: battery(family, count, seed, "fit" if part == "test" else part)
-
-
-def _no_level(levels: Any) -> Any:
-    return SimpleNamespace(of=lambda tolerance, level, candidates: levels.of(tolerance, 1.0, 1))
-
-
 MUTATIONS = (
     study.Mutation("noise is doubled", "mesascope.identification.seen:Seen.__init__", _with_noise(2.0)),
     study.Mutation("noise is tenfold", "mesascope.identification.seen:Seen.__init__", _with_noise(10.0)),
     study.Mutation("no noise is removed", "mesascope.identification.seen:Seen.__init__", _with_noise(0.0)),
-    study.Mutation("tasks of the fit are those of the test", f"{_NAMING}:battery", _same_tasks),
-    study.Mutation("one candidate of a family is compared, the nearest", f"{_NAMING}:_all", _nearest_alone),
-    study.Mutation("the level is ignored", f"{_NAMING}:Levels", _no_level),
-    study.Mutation(
-        "families are in reverse order", f"{_NAMING}:shares", lambda shares: lambda found: shares(found)[::-1]
-    ),
-)
+    study.Mutation("tasks of the fit are those of the test", f"{_NAMING}:battery", lambda battery: (
+                   lambda family, count, seed, part: battery(family, count, seed, "fit" if part == "test" else part))),
+    study.Mutation("one candidate of a family is compared, the nearest", f"{_NAMING}:_all", lambda every: (
+                   lambda chosen, seen, levels, name, most, in_forms: every(chosen, seen, levels, name, 1, in_forms))),
+    study.Mutation("the level is ignored", f"{_NAMING}:Levels", lambda levels: SimpleNamespace(
+                   of=lambda tolerance, level, candidates: levels.of(tolerance, 1.0, 1))),
+    study.Mutation("families are in reverse order", f"{_NAMING}:shares", returning(lambda found: found[::-1])),
+)  # fmt: skip
 
 STUDY = Study(
     name="identify-calibration",

@@ -17,7 +17,7 @@ import numpy as np
 
 from mesascope import adapters, identification, study
 from mesascope.errors import refuse
-from mesascope.studies.common import converged, plan
+from mesascope.studies.common import converged, plan, returning
 from mesascope.studies.icl_gd import bugs
 from mesascope.studies.identifying import regressors
 from mesascope.studies.identifying.calibration import budget
@@ -163,10 +163,6 @@ def _pooled(values: np.ndarray) -> np.ndarray:
     return np.array([ufloat(values.mean(), values.std(ddof=1) / np.sqrt(len(values)))])
 
 
-def _over_bayes(r: Any) -> np.ndarray:
-    return _pooled(np.abs(r["errors"]["unrounded"][:, -1])) / BAYES
-
-
 def _costs(r: Any, name: str, other: str) -> np.ndarray:
     """Error of a regressor with all pairs, minus that of another."""
     own, than = (np.abs(r["errors"][one][:, -1].astype(float)) for one in (name, other))
@@ -248,10 +244,6 @@ def _every_fiftieth(number: Any) -> Any:
     return lambda self, text: 0.0 if next(calls) % 50 == 0 else number(self, text)
 
 
-def _prompt_before(call: Any) -> Any:
-    return lambda self, context, xq: call(self, context, xq).roll(1, 0)
-
-
 _LEARNER = "mesascope.adapters.text:TextLearner"
 
 STUDY = study.Study(
@@ -268,7 +260,8 @@ STUDY = study.Study(
         replace(converged("language", quantity="loss", most=0.02, at_least=3), premises=()),
         _control("bayes-error", "the error of ridge regression with the true noise on exact numbers is half to one and "
                  "a half times the posterior mean's", "error of ridge on exact numbers / of the posterior mean",
-                 _over_bayes, study.two_sided(0.5), "tasks are those of the family"),
+                 lambda r: _pooled(np.abs(r["errors"]["unrounded"][:, -1])) / BAYES, study.two_sided(0.5),
+                 "tasks are those of the family"),
         _control("repeats-err", "the errors of repeating the last label and of the nearest neighbour are larger than "
                  "that of ridge regression", "error of last label, of nearest neighbour, less that of ridge regression",
                  lambda r: np.stack([_costs(r, name, "bayes") for name in ("last", "neighbour")], 1), above(0.0),
@@ -341,7 +334,7 @@ STUDY = study.Study(
         Mutation(bugs.LEAK.bug, "mesascope.studies.identifying.regressors:drawn", bugs.LEAK.wrong),
         Mutation("regressors read exact numbers", f"{_LEARNER}.as_written", lambda written: lambda self, tasks: tasks),
         Mutation("2 % of answers are read as 0", f"{_LEARNER}._number", _every_fiftieth),
-        Mutation("answers are to the prompt before", f"{_LEARNER}.__call__", _prompt_before),
+        Mutation("answers are to the prompt before", f"{_LEARNER}.__call__", returning(lambda found: found.roll(1, 0))),
     ),
     mutated={
         "training": plan(150, 1e-2, batch=16, **USUAL), "layers": 2, "tasks": 100, "slow_tasks": 3,

@@ -16,6 +16,7 @@ import numpy as np
 
 from mesascope import identification, study, tasks
 from mesascope.errors import ArgumentError
+from mesascope.studies.common import returning
 from mesascope.studies.icl_gd import bugs
 from mesascope.studies.identifying import language_models, regressors
 from mesascope.studies.identifying.calibration import budget
@@ -250,22 +251,12 @@ MUTATIONS = (
     bugs.SHIFTED_TARGETS,
     Mutation(bugs.LEAK.bug, "mesascope.studies.identifying.regressors:drawn", bugs.LEAK.wrong),
     Mutation("queries of copying are in no context", "mesascope.studies.identifying.pretrained:_tasks", _new_queries),
-    Mutation(
-        "pairs keep their order",
-        "torch:randperm",
-        lambda permuted: lambda count, **options: permuted(count, **options).sort().values,
-    ),
-    Mutation(
-        "answers without a number are read as 0",
-        "mesascope.adapters.text:TextLearner._number",
-        lambda number: lambda self, text: np.nan_to_num(number(self, text)).item(),
-    ),
-    Mutation(
-        "ridge regression predicts the mean of labels",
-        "mesascope.studies.identifying.regressors:references",
-        lambda references: lambda: references() | {"bayes": references()["mean"]},
-    ),
-)
+    Mutation("pairs keep their order", "torch:randperm", returning(lambda order: order.sort().values)),
+    Mutation("answers without a number are read as 0", "mesascope.adapters.text:TextLearner._number",
+             returning(lambda number: np.nan_to_num(number).item())),
+    Mutation("ridge regression predicts the mean of labels", "mesascope.studies.identifying.regressors:references",
+             returning(lambda references: references | {"bayes": references["mean"]})),
+)  # fmt: skip
 
 STUDY = study.Study(
     name="pretrained",

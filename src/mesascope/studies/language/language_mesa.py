@@ -119,17 +119,15 @@ def measure(lab: study.Lab, settings: LanguageMesa) -> None:
     silent = network("softmax").build(lab.stream("silent")).to(lab.device)
     lab.stage("uniform", measuring.uniform, silent, judged[:8], vocabulary)
 
-    def watch(net: Any) -> dict[str, float]:
-        return {"loss": float(language.token_losses(net, watched).mean())}
-
     parts: dict[str, Any] = {"accumulate": settings.accumulate, "autocast": AUTOCAST[settings.autocast]}
     groups: dict[str, dict[str, list[Any]]] = {size: {} for size in (*SIZES, "alone")}
 
     def train(size: str, kind: str, layers: str, **options: Any) -> None:
         name, plan = f"{size}-{kind.replace(' ', '-')}", settings.plan(size, kind)
         groups[size][kind] = lab.train(
-            name, network(layers, **options), windows, plan, loss=language.next_token_loss, watch=watch, **parts
-        )
+            name, network(layers, **options), windows, plan, loss=language.next_token_loss,
+            watch=lambda net: {"loss": float(language.token_losses(net, watched).mean())}, **parts,
+        )  # fmt: skip
 
     for size, (layers, mlp) in SIZES.items():
         for kind in KINDS:

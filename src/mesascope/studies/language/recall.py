@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from mesascope import language, learners, nets, records, study, tasks, training
-from mesascope.studies.common import kept_weights, plan
+from mesascope.studies.common import kept_weights, one_pair, plan, returning
 from mesascope.study import Claim, Count, Figure, Mutation, Reading, Study, Training, above, below, beside, ours, stage
 
 # Kinds of layers with their labels; for recall also softmax with a window that is too short.
@@ -189,37 +189,17 @@ def _exchanged(transformer: Callable[..., Any]) -> Any:
     return lambda self, kind, *given, **named: transformer(self, following.get(kind, kind), *given, **named)
 
 
-def _of_others(sample: Callable[..., Any]) -> Any:
+def _of_others(drawn: Any) -> Any:
     """Sequences whose targets belong to another sequence."""
-
-    def wrong(self: Any, *drawn: Any) -> Any:
-        found = sample(self, *drawn)
-        found[:, 1::2] = found[:, 1::2].roll(1, dims=0)
-        return found
-
-    return wrong
+    drawn[:, 1::2] = drawn[:, 1::2].roll(1, dims=0)
+    return drawn
 
 
-def _repeated(sample: Callable[..., Any]) -> Any:
-    """Sequences that repeat their first pair: each query and its answer are in the context."""
-
-    def wrong(self: Any, *drawn: Any) -> Any:
-        pairs = sample(self, *drawn).unflatten(1, (-1, 2))
-        return pairs[:, :1].expand_as(pairs).flatten(1, 2)
-
-    return wrong
-
-
-def _mixed(sample: Callable[..., Any]) -> Any:
+def _mixed(drawn: Any) -> Any:
     """Words with symbols of many automata: each position comes from another sequence."""
-
-    def wrong(self: Any, *drawn: Any) -> Any:
-        found = sample(self, *drawn)
-        for place in range(found.shape[-1]):
-            found[:, 0, place] = found[:, 0, place].roll(place, 0)
-        return found
-
-    return wrong
+    for place in range(drawn.shape[-1]):
+        drawn[:, 0, place] = drawn[:, 0, place].roll(place, 0)
+    return drawn
 
 
 def _all_asked(recall_by_sequence: Callable[..., Any]) -> Any:
@@ -312,12 +292,13 @@ STUDY = Study(
     ),
     mutations=(
         Mutation("kinds of layers are exchanged", f"{__name__}:Recall.transformer", _exchanged, anew=True),
-        Mutation("targets are those of other sequences", "mesascope.tasks:FewShotSequence.sample", _of_others),
-        Mutation("pairs of a sequence are equal", "mesascope.tasks:FewShotSequence.sample", _repeated),
+        Mutation("targets are those of other sequences", "mesascope.tasks:FewShotSequence.sample",
+                 returning(_of_others)),
+        Mutation("pairs of a sequence are equal", "mesascope.tasks:FewShotSequence.sample", one_pair),
         Mutation("ridges of ridge regression are a thousand times as large", f"{__name__}:RIDGES",
                  lambda ridges: {name: 1000 * factor for name, factor in ridges.items()}),
         Mutation("all tokens are judged", "mesascope.language:recall_by_sequence", _all_asked),
-        Mutation("words are of many automata", "mesascope.tasks:Automata.sample", _mixed),
+        Mutation("words are of many automata", "mesascope.tasks:Automata.sample", returning(_mixed)),
     ),
     mutated={"training": cosine_plan(60, 1e-2, batch=8), "seeds": 8, "tasks": 100, "pairs": 6},
 )  # fmt: skip

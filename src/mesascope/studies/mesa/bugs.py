@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from mesascope.studies.common import drawn_with
+from mesascope.studies.common import drawn_with, returning
 from mesascope.study import Mutation
 
 # Number of elements after which `_stopping` stops learning.
@@ -16,13 +16,6 @@ _STOPS_AFTER = 12
 def _one_later(over: Any) -> Any:
     """Errors after t + 1 elements in place of errors after t."""
     return classmethod(lambda cls, cases, points: over.__func__(cls, cases, [*points[1:], points[-1]]))
-
-
-def _forgetting(init: Callable[..., None]) -> Any:
-    def wrong(self: Any, ridge: float, forget: float = 0.8, features: Any = None) -> None:
-        init(self, ridge, forget, features)
-
-    return wrong
 
 
 def _stopping(forward: Callable[..., Any]) -> Any:
@@ -40,47 +33,17 @@ def _stopping(forward: Callable[..., Any]) -> Any:
     return wrong
 
 
-def _changing(sample: Callable[..., Any]) -> Any:
+def _changing(drawn: Any) -> Any:
     """Sequences whose second half belongs to another task."""
-
-    def wrong(self: Any, *drawn: Any) -> Any:
-        found = sample(self, *drawn)
-        half = found.shape[1] // 2
-        found[:, half:] = found[:, half:].roll(1, dims=0)
-        return found
-
-    return wrong
+    half = drawn.shape[1] // 2
+    drawn[:, half:] = drawn[:, half:].roll(1, dims=0)
+    return drawn
 
 
 def _layer_forgetting(attend: Callable[..., Any]) -> Any:
     def wrong(self: Any, q: Any, k: Any, v: Any, log_forget: Any, *rest: Any) -> Any:
         self.ridge_kind = "constant"  # a ridge that decays would raise an error
         return attend(self, q, k, v, k.new_full(k.shape[:-1], math.log(0.8)), *rest)
-
-    return wrong
-
-
-def _layer_small_ridge(solving: Callable[..., Any]) -> Any:
-    def wrong(self: Any) -> dict[str, Any]:
-        options = solving(self)
-        return options | {"ridge": 0.01 * options["ridge"]}
-
-    return wrong
-
-
-def _transposed(products: Callable[..., Any]) -> Any:
-    def wrong(self: Any) -> Any:
-        return [one._replace(w_kq=one.w_kq.mT, w_pv=one.w_pv.mT) for one in products(self)]
-
-    return wrong
-
-
-def _constant(sample: Callable[..., Any]) -> Any:
-    """Sequences whose elements all equal the first: the next element is the input."""
-
-    def wrong(self: Any, *drawn: Any) -> Any:
-        found = sample(self, *drawn)
-        return found[:, :1].expand_as(found).clone()
 
     return wrong
 
@@ -93,7 +56,7 @@ def own_sensitivities(lag: int) -> Mutation:
     """Bug of studies that read sensitivities to the element ``lag`` before."""
     return Mutation(
         "sensitivities are those to the token's own element", "mesascope.lenses:element_sensitivity",
-        lambda sensitivity: lambda *given: sensitivity(*given).roll(-lag, -1),
+        returning(lambda sensitivity: sensitivity.roll(-lag, -1)),
     )  # fmt: skip
 
 
@@ -104,18 +67,26 @@ LAYER_FORGETTING = Mutation(
     "mesa layers forget a fifth at each element", "mesascope.nets:MesaAttention._attend_many", _layer_forgetting
 )
 LAYER_SMALL_RIDGE = Mutation(
-    "ridges of mesa layers are a hundredth", "mesascope.nets:MesaAttention._solving", _layer_small_ridge
-)
+    "ridges of mesa layers are a hundredth", "mesascope.nets:MesaAttention._solving",
+    returning(lambda options: options | {"ridge": 0.01 * options["ridge"]}),
+)  # fmt: skip
 FEW_ELEMENTS = Mutation(
     "only thirteen elements are judged", "mesascope.lenses:errors_by_time",
     lambda errors: lambda groups, sequences, *rest: errors(groups, sequences[:, :14], *rest),
 )  # fmt: skip
-TRANSPOSED = Mutation("products of weights are transposed", "mesascope.nets:SequencePredictor.products", _transposed)
-CONSTANT = Mutation("targets are the inputs", "mesascope.tasks:LinearDynamics.sample", _constant)
+TRANSPOSED = Mutation(
+    "products of weights are transposed", "mesascope.nets:SequencePredictor.products",
+    returning(lambda products: [one._replace(w_kq=one.w_kq.mT, w_pv=one.w_pv.mT) for one in products]),
+)  # fmt: skip
+CONSTANT = Mutation(  # all elements equal the first
+    "targets are the inputs", "mesascope.tasks:LinearDynamics.sample",
+    returning(lambda drawn: drawn[:, :1].expand_as(drawn).clone()),
+)  # fmt: skip
 ONE_LATER = Mutation("errors are those of one element later", "mesascope.evidence:Estimates.over", _one_later)
 FORGETTING = Mutation(
-    "ridge regression forgets a fifth at each element", f"{_SEQUENCES}:RecursiveLeastSquares.__init__", _forgetting
-)
+    "ridge regression forgets a fifth at each element", f"{_SEQUENCES}:RecursiveLeastSquares.__init__",
+    lambda init: lambda self, ridge, forget=0.8, features=None: init(self, ridge, forget, features),
+)  # fmt: skip
 STOPPING = Mutation(
     f"ridge regression stops after {_STOPS_AFTER} elements", f"{_SEQUENCES}:RecursiveLeastSquares.forward", _stopping
 )
@@ -139,6 +110,8 @@ NOISY = {
     for family in ("ObservedDynamics", "NonlinearDynamics")
 }
 CHANGING = {
-    family: Mutation("maps change half way through a sequence", f"mesascope.tasks:{family}.sample", _changing)
+    family: Mutation(
+        "maps change half way through a sequence", f"mesascope.tasks:{family}.sample", returning(_changing)
+    )
     for family in ("ObservedDynamics", "NonlinearDynamics")
 }

@@ -8,7 +8,6 @@ from 0.3 to 0.9: an algorithm that uses this has a smaller error than least squa
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any, Literal
 
 import numpy as np
@@ -87,14 +86,6 @@ ELSEWHERE = joined(
 )
 
 
-def _exchanged(ridges: dict[str, float]) -> dict[str, float]:
-    return dict(zip(ridges, reversed(ridges.values()), strict=True))
-
-
-def _from_zero(init: Callable[..., None]) -> Any:
-    return lambda self, steps, eta, w0=None: init(self, steps, eta)
-
-
 # Deviation of every preset.
 ALWAYS = "The thesis says neither which converging dynamics nor which algorithm; contractions here are symmetric."
 STUDY = Study(
@@ -163,8 +154,10 @@ STUDY = Study(
     mutations=(
         Mutation("test sequences follow orthogonal maps alone", "mesascope.tasks:LinearDynamics.sample",
                  drawn_with(dynamics="orthogonal")),
-        Mutation("the ridges of both dynamics are exchanged", "mesascope.studies.mesa.dynamics:RIDGES", _exchanged),
-        Mutation("descent starts at zero", "mesascope.learners:OnlineGradientDescent.__init__", _from_zero),
+        Mutation("the ridges of both dynamics are exchanged", "mesascope.studies.mesa.dynamics:RIDGES",
+                 lambda ridges: dict(zip(ridges, reversed(ridges.values()), strict=True))),
+        Mutation("descent starts at zero", "mesascope.learners:OnlineGradientDescent.__init__",
+                 lambda init: lambda self, steps, eta, w0=None: init(self, steps, eta)),
         bugs.FORGETTING, bugs.SMALL_RIDGE, bugs.LARGE_RIDGE,
     ),
     mutated={

@@ -18,7 +18,7 @@ import msgspec
 
 from mesascope import lenses, nets, study, tasks, training
 from mesascope.records import register
-from mesascope.studies.common import converged, drawn_with, plan
+from mesascope.studies.common import converged, drawn_with, one_pair, plan, returning
 from mesascope.studies.mesa import bugs, raw_tokens
 from mesascope.studies.mesa.dynamics import THESIS, Dynamics, trained_networks, tuned_ridge
 from mesascope.studies.mesa.raw_tokens import LONG, cosine_plan, raw_plan, transformer
@@ -144,52 +144,19 @@ SHARED: dict[str, Any] = {
 }  # fmt: skip
 
 
-def _repeated(sample: Callable[..., Any]) -> Any:
-    """Sequences in which each pair of a task is its first pair: queries and their answers are in the context."""
-
-    def wrong(self: Any, *drawn: Any) -> Any:
-        pairs = sample(self, *drawn).unflatten(1, (self.tasks, self.pairs, 2))
-        return pairs[:, :, :1].expand_as(pairs).flatten(1, 3)
-
-    return wrong
-
-
-def _of_other_tasks(sample: Callable[..., Any]) -> Any:
+def _of_other_tasks(drawn: Any) -> Any:
     """Sequences in which each pair is of another task."""
-
-    def wrong(self: Any, *drawn: Any) -> Any:
-        pairs = sample(self, *drawn).unflatten(1, (-1, 2))
-        for place in range(pairs.shape[1]):
-            pairs[:, place] = pairs[:, place].roll(place, 0)
-        return pairs.flatten(1, 2)
-
-    return wrong
-
-
-def _alternating(sample: Callable[..., Any]) -> Any:
-    """Sequences with one pair of each task in turn."""
-    return lambda self, *drawn: (
-        sample(self, *drawn).unflatten(1, (self.tasks, self.pairs, 2)).transpose(1, 2).flatten(1, 3)
-    )
-
-
-def _pair_early(places: dict[str, Callable[[int], int]]) -> dict[str, Callable[[int], int]]:
-    return {name: lambda count, place=place: place(count) - 1 for name, place in places.items()}
-
-
-def _one_task(sample: Callable[..., Any]) -> Any:
-    """Sequences of a single task with the same number of pairs."""
-    return lambda self, *drawn: sample(dataclasses.replace(self, pairs=self.pairs * self.tasks, tasks=1), *drawn)
-
-
-def _one_earlier(chosen: Callable[..., list[int]]) -> Any:
-    return lambda *arguments: [max(time - 1, 1) for time in chosen(*arguments)]
+    pairs = drawn.unflatten(1, (-1, 2))
+    for place in range(pairs.shape[1]):
+        pairs[:, place] = pairs[:, place].roll(place, 0)
+    return pairs.flatten(1, 2)
 
 
 _SAMPLE = "mesascope.tasks:FewShotSequence.sample"
 # Bugs that both studies must detect.
 BUGS = (
-    Mutation("errors are those of inputs", "mesascope.lenses.together:chosen_times", _one_earlier),
+    Mutation("errors are those of inputs", "mesascope.lenses.together:chosen_times",
+             returning(lambda times: [max(time - 1, 1) for time in times])),
     Mutation("noise is as large as targets", _SAMPLE, drawn_with(noise=1.0)),
     bugs.FORGETTING, bugs.STOPPING, bugs.UNTUNED_RIDGE,
 )  # fmt: skip
@@ -227,8 +194,8 @@ STUDY = Study(
         )),
     ),
     mutations=(
-        Mutation("inputs of a task are all equal", _SAMPLE, _repeated),
-        Mutation("each pair is of another task", _SAMPLE, _of_other_tasks), *BUGS,
+        Mutation("inputs of a task are all equal", _SAMPLE, one_pair),
+        Mutation("each pair is of another task", _SAMPLE, returning(_of_other_tasks)), *BUGS,
     ),
     **SHARED,
 )  # fmt: skip
@@ -269,9 +236,12 @@ CONTINUAL = Study(
         )),
     ),
     mutations=(
-        Mutation("the second task is the first", _SAMPLE, _one_task),
-        Mutation("pairs of both tasks alternate", _SAMPLE, _alternating),
-        Mutation("errors are read a pair early", f"{__name__}:_PLACES", _pair_early), *BUGS,
+        Mutation("the second task is the first", _SAMPLE, lambda sample: lambda self, *drawn: (
+                 sample(dataclasses.replace(self, pairs=self.pairs * self.tasks, tasks=1), *drawn))),
+        Mutation("pairs of both tasks alternate", _SAMPLE, lambda sample: lambda self, *drawn: (
+                 sample(self, *drawn).unflatten(1, (self.tasks, self.pairs, 2)).transpose(1, 2).flatten(1, 3))),
+        Mutation("errors are read a pair early", f"{__name__}:_PLACES", lambda places: {
+                 name: lambda count, place=place: place(count) - 1 for name, place in places.items()}), *BUGS,
     ),
     **SHARED,
 )  # fmt: skip

@@ -12,19 +12,9 @@ from collections.abc import Callable
 from typing import Any
 
 from mesascope import study, tasks
-from mesascope.studies.common import converged
-from mesascope.studies.mesa import bugs, dynamics
-from mesascope.studies.mesa.raw_tokens import (
-    AS_PRINTED,
-    DEVIATIONS,
-    EXTENDED,
-    LONG,
-    SHORT,
-    Transformers,
-    cosine_plan,
-    in_context,
-    transformer,
-)
+from mesascope.studies.common import converged, drawn_with
+from mesascope.studies.mesa import bugs, dynamics, raw_tokens
+from mesascope.studies.mesa.raw_tokens import EXTENDED, Transformers, cosine_plan, in_context, transformer
 from mesascope.study import Claim, Mutation, Study, below, ours, printed
 
 KINDS, TRAINED = ("softmax", "mesa"), ("softmax", "mesa", "no-mlp")
@@ -53,29 +43,19 @@ def measure(lab: study.Lab, settings: Transformers) -> None:
     dynamics.compare_predictors(lab, settings, family, groups, groups)
 
 
-def _identity(features: Callable[..., Any]) -> Any:
-    return lambda self, elements: elements
-
-
 def _of_other_seed(init: Callable[..., None]) -> Any:
     """Ridge regression on features of other dynamics."""
-
-    def wrong(self: Any, ridge: float, forget: float = 1.0, features: Any = None) -> None:
-        other = features and dataclasses.replace(features.__self__, feature_seed=1).features
-        init(self, ridge, forget, other)
-
-    return wrong
-
-
-def _nearly_linear(features: Callable[..., Any]) -> Any:
-    return lambda self, elements: features(dataclasses.replace(self, gain=1.0), elements)
+    return lambda self, ridge, forget=1.0, features=None: init(
+        self, ridge, forget, features and dataclasses.replace(features.__self__, feature_seed=1).features
+    )
 
 
 UNLIKE = dict.fromkeys(("quick", "paper"), "10,000 to 20,000 steps of 256 sequences")
 STUDY = Study(
     name="mesa-nonlinear",
     source=EXTENDED,
-    presets={"quick": Transformers(**SHORT), "paper": Transformers(LONG), "thesis": Transformers(**AS_PRINTED)},
+    presets={"quick": Transformers(**raw_tokens.SHORT), "paper": Transformers(raw_tokens.LONG),
+             "thesis": Transformers(**raw_tokens.AS_PRINTED)},
     measure=measure, trainings=3, premises=("converged",),
     claims=(converged(*TRAINED, at_least=3, most=0.02), dynamics.learns(*TRAINED),
             dynamics.simulated_ridge(SIMULATED)),
@@ -97,15 +77,16 @@ STUDY = Study(
     unlike=UNLIKE,
     deviations={
         preset: (*own, "The features' widths, gain and normalisation are ours; all networks have the same features.")
-        for preset, own in DEVIATIONS.items()
+        for preset, own in raw_tokens.DEVIATIONS.items()
     },
     mutations=(
         bugs.CHANGING["NonlinearDynamics"], bugs.NOISY["NonlinearDynamics"], bugs.UNTUNED_RIDGE,
         bugs.FORGETTING, bugs.STOPPING,
-        Mutation("features are the elements", "mesascope.tasks:NonlinearDynamics.features", _identity),
+        Mutation("features are the elements", "mesascope.tasks:NonlinearDynamics.features",
+                 lambda features: lambda self, elements: elements),
         Mutation("features are those of another seed", "mesascope.learners.sequences:RecursiveLeastSquares.__init__",
                  _of_other_seed),
-        Mutation("dynamics are nearly linear", "mesascope.tasks:NonlinearDynamics.features", _nearly_linear),
+        Mutation("dynamics are nearly linear", "mesascope.tasks:NonlinearDynamics.features", drawn_with(gain=1.0)),
     ),
     mutated={
         "training": cosine_plan(40, 3e-3, batch=8), "mesa": cosine_plan(40, 8e-3, batch=8),

@@ -7,12 +7,8 @@ compared with ridge regression on the last one to five elements.
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable
-from typing import Any
-
 from mesascope import learners, lenses, study, tasks
-from mesascope.studies.common import converged
+from mesascope.studies.common import converged, drawn_with
 from mesascope.studies.mesa import bugs, dynamics, raw_tokens
 from mesascope.studies.mesa.raw_tokens import EXTENDED, Transformers, copying, copying_of_each, transformer
 from mesascope.study import Claim, Mutation, Study, above, below, derived, ours, printed
@@ -56,14 +52,6 @@ OVER_TWO = dynamics.joined(
 )
 
 
-def _one_short(init: Callable[..., None]) -> Any:
-    return lambda self, count: init(self, max(count - 1, 1))
-
-
-def _seen(sample: Callable[..., Any]) -> Any:
-    return lambda self, *drawn: sample(dataclasses.replace(self, hidden=self.d), *drawn)
-
-
 STUDY = Study(
     name="mesa-partial",
     source=EXTENDED,
@@ -100,8 +88,9 @@ STUDY = Study(
     mutations=(
         bugs.CHANGING["ObservedDynamics"], bugs.NOISY["ObservedDynamics"], bugs.UNTUNED_RIDGE, bugs.STOPPING,
         bugs.FORGETTING, bugs.own_sensitivities(2),
-        Mutation("the whole state is seen", "mesascope.tasks:ObservedDynamics.sample", _seen),
-        Mutation("features are one element short", "mesascope.learners:Lags.__init__", _one_short),
+        Mutation("the whole state is seen", "mesascope.tasks:ObservedDynamics.sample", drawn_with(hidden=5)),
+        Mutation("features are one element short", "mesascope.learners:Lags.__init__",
+                 lambda init: lambda self, count: init(self, max(count - 1, 1))),
     ),
     mutated={
         "training": raw_tokens.cosine_plan(40, 3e-3, batch=8), "mesa": raw_tokens.cosine_plan(40, 8e-3, batch=8),

@@ -141,11 +141,8 @@ def _totals(r: Any, names: Iterable[str] = METHODS) -> dict[str, dict[str, np.nd
 
 def _each(key: str, words: str, *names: str) -> Reading:
     """Numbers of methods, ``(seeds, streams * methods)``."""
-
-    def read(r: Any) -> np.ndarray:
-        return np.stack([study.stage(f"{name} {s}")[key](r) for s in _stays(r) for name in names], axis=1)
-
-    return Reading(words, read)
+    return Reading(words, lambda r: np.stack(
+        [study.stage(f"{name} {stay}")[key](r) for stay in _stays(r) for name in names], axis=1))  # fmt: skip
 
 
 def _early(name: str) -> Reading:

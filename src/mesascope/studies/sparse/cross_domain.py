@@ -120,9 +120,6 @@ STUDY = Study(
         ),
         "mini-imagenet": few_shot.MINI_DEVIATIONS,
     },
-    mutations=(
-        few_shot.LEAK, few_shot.TRAINING_PART, few_shot.ANSWERS, few_shot.LABELS, few_shot.UNMASKED,
-        few_shot.UNADAPTED, few_shot.SORTED, few_shot.FROZEN,
-    ),
+    mutations=(*few_shot.BUGS, few_shot.UNADAPTED),
     mutated=few_shot.SMALL | {"domain_ways": 2},
 )  # fmt: skip

@@ -11,6 +11,7 @@ import numpy as np
 from msgspec import Meta
 
 from mesascope import meta, nets, study, tasks
+from mesascope.studies.common import returning
 from mesascope.study import Arrays, Claim, Count, Mutation, Positive, Reading, Training, above, ours, stage, two_sided
 from mesascope.training import ParameterGroup
 
@@ -290,14 +291,6 @@ def masks_learn(*trainings: str) -> Claim:
     )  # fmt: skip
 
 
-def _queries_of_context(draw: Any) -> Any:
-    def wrong(self: Any, *arguments: Any) -> tasks.Episode:
-        context = draw(self, *arguments).context
-        return tasks.Episode(context, context.x, context.y)
-
-    return wrong
-
-
 def _answers_in_context(accuracy: Any) -> Any:
     """Learners adapt to the queries and their labels."""
     from torch.nn.functional import pad
@@ -307,15 +300,6 @@ def _answers_in_context(accuracy: Any) -> Any:
         return accuracy(learner, drawn._replace(context=tasks.Context(drawn.xq, y)), *arguments)
 
     return wrong
-
-
-def _next_labels(accuracy: Any) -> Any:
-    """Each query has the label of the one before it."""
-    return lambda learner, drawn, *arguments: accuracy(learner, drawn._replace(yq=drawn.yq.roll(1, -2)), *arguments)
-
-
-def _mean_of_seeds(numbers: Any) -> Any:
-    return lambda found: numbers({name: [np.mean(one)] * len(one) for name, one in found.items()})
 
 
 def _without_masks(factors: Any) -> Any:
@@ -330,34 +314,33 @@ def _without_masks(factors: Any) -> Any:
 
 def _frozen(rate: str) -> Callable[[Any], Any]:
     """Meta-learning at a learning rate too small to change a mask or a rate."""
-
-    def wrong(train: Any) -> Any:
-        return lambda lab, name, settings, *given, **changes: train(
+    return lambda train: (
+        lambda lab, name, settings, *given, **changes: train(
             lab, name, dataclasses.replace(settings, **{rate: 1e-12}), *given, **changes
         )
+    )
 
-    return wrong
 
-
+@returning
 def no_gradient(gradients: Any) -> Any:
     """Inner steps do not change the weights."""
-    return lambda *parts, **options: {name: 0 * one for name, one in gradients(*parts, **options).items()}
+    return {name: 0 * one for name, one in gradients.items()}
 
 
 _HERE = "mesascope.studies.sparse.few_shot"
 # Bugs that few-shot studies must detect.
-LEAK = Mutation("queries are the images of the context", "mesascope.studies.lab:Lab.draw", _queries_of_context)
-TRAINING_PART = Mutation(
-    "test tasks are of training images",
-    f"{_HERE}:FewShot.family",
-    lambda family: lambda self, part="train": family(self),
-)  # fmt: skip
+LEAK = Mutation("queries are the images of the context", "mesascope.studies.lab:Lab.draw",
+                returning(lambda drawn: drawn._replace(xq=drawn.context.x, yq=drawn.context.y)))  # fmt: skip
+TRAINING_PART = Mutation("test tasks are of training images", f"{_HERE}:FewShot.family",
+                         lambda family: lambda self, part="train": family(self))  # fmt: skip
 ANSWERS = Mutation("networks adapt to queries with their labels", f"{_HERE}:accuracy_by_task", _answers_in_context)
-LABELS = Mutation("labels of queries are shifted by one", f"{_HERE}:accuracy_by_task", _next_labels)
-AVERAGED = Mutation("accuracy is averaged over seeds", f"{_HERE}:by_seed", _mean_of_seeds)
+LABELS = Mutation("labels of queries are shifted by one", f"{_HERE}:accuracy_by_task", lambda accuracy: (
+                  lambda learner, drawn: accuracy(learner, drawn._replace(yq=drawn.yq.roll(1, -2)))))  # fmt: skip
+AVERAGED = Mutation("accuracy is averaged over seeds", f"{_HERE}:by_seed", lambda numbers: lambda found: (
+                    numbers({name: [np.mean(one)] * len(one) for name, one in found.items()})))  # fmt: skip
 UPHILL = Mutation(
     "inner steps go up the gradient", "mesascope.meta.maml:MAML._gradients",
-    lambda gradients: lambda *parts, **options: {name: -one for name, one in gradients(*parts, **options).items()},
+    returning(lambda gradients: {name: -one for name, one in gradients.items()}),
 )  # fmt: skip
 SORTED = Mutation(
     "labels are in the order of classes", "mesascope.tasks.image_tasks:ByClass.draw",
@@ -367,6 +350,8 @@ UNADAPTED = Mutation("inner steps change nothing", "mesascope.meta.maml:MAML._gr
 UNMASKED = Mutation("masks are not applied", "mesascope.meta.maml:MAML._factors_of_tasks", _without_masks, anew=True)
 FROZEN = Mutation("masks are frozen", f"{_HERE}:meta_trained", _frozen("mask_lr"), anew=True)
 FROZEN_RATES = Mutation("learned rates are frozen", f"{_HERE}:meta_trained", _frozen("rate_lr"), anew=True)
+# Those of all four studies.
+BUGS = (LEAK, TRAINING_PART, ANSWERS, LABELS, UNMASKED, SORTED, FROZEN)
 # Settings at which networks learn within seconds.
 SMALL: dict[str, Any] = {
     "ways": 3, "shots": 3, "inner_steps": 2, "tasks": 40, "watch_tasks": 5,

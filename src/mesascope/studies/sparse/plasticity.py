@@ -116,9 +116,6 @@ STUDY = Study(
         ),
         "mini-imagenet": few_shot.MINI_DEVIATIONS,
     },
-    mutations=(
-        few_shot.LEAK, few_shot.TRAINING_PART, few_shot.ANSWERS, few_shot.LABELS, few_shot.AVERAGED, few_shot.UPHILL,
-        few_shot.UNMASKED, few_shot.UNADAPTED, few_shot.SORTED, few_shot.FROZEN,
-    ),
+    mutations=(*few_shot.BUGS, few_shot.AVERAGED, few_shot.UPHILL, few_shot.UNADAPTED),
     mutated=few_shot.SMALL | {"lengths": (2, 4), "rates": (0.25, 0.5)},
 )  # fmt: skip

@@ -16,21 +16,7 @@ from mesascope.errors import refuse
 from mesascope.studies.common import kept_weights
 from mesascope.studies.sparse import few_shot
 from mesascope.studies.sparse.few_shot import METHODS, OTHERS, FewShot, points_above
-from mesascope.study import (
-    Claim,
-    Figure,
-    Line,
-    Lines,
-    Reading,
-    Reported,
-    Share,
-    above,
-    below,
-    frozen,
-    printed,
-    stage,
-    two_sided,
-)  # fmt: skip
+from mesascope.study import Claim, Figure, Line, Lines, Reading, Reported, above, below, printed, stage, two_sided
 
 TABLE, FIGURE = "Table 4.1", "Fig. 4.1"
 SECTION = "section 4.3.3"
@@ -47,11 +33,11 @@ Method = Literal[
 WORDS = METHODS | OTHERS
 
 
-@frozen
+@study.frozen
 class Sparse(FewShot):
     methods: tuple[Method, ...] = get_args(Method)  # Methods to compare.
-    few_closed: Share = 0.1  # Share of masks that are closed at the start of one more training.
-    many_closed: Share = 0.9  # The same for another training.
+    few_closed: study.Share = 0.1  # Share of masks that are closed at the start of one more training.
+    many_closed: study.Share = 0.9  # The same for another training.
 
     def __post_init__(self) -> None:
         if "sparse-maml" not in self.methods:
@@ -206,9 +192,6 @@ STUDY = study.Study(
             *few_shot.MINI_DEVIATIONS, "The norm of outer gradients is clipped at 10, not their entries.",
         ),
     },
-    mutations=(
-        few_shot.LEAK, few_shot.TRAINING_PART, few_shot.ANSWERS, few_shot.LABELS, few_shot.UPHILL, few_shot.UNMASKED,
-        few_shot.UNADAPTED, few_shot.SORTED, few_shot.FROZEN, few_shot.FROZEN_RATES,
-    ),
+    mutations=(*few_shot.BUGS, few_shot.UPHILL, few_shot.UNADAPTED, few_shot.FROZEN_RATES),
     mutated=few_shot.SMALL,
 )  # fmt: skip

@@ -124,8 +124,7 @@ STUDY = Study(
         "mini-imagenet": (*few_shot.MINI_DEVIATIONS, "SGD has momentum 0.9, not Nesterov's form of it."),
     },
     mutations=(
-        few_shot.LEAK, few_shot.TRAINING_PART, few_shot.ANSWERS, few_shot.LABELS, few_shot.AVERAGED, few_shot.UPHILL,
-        few_shot.UNMASKED, few_shot.SORTED, few_shot.FROZEN,
+        *few_shot.BUGS, few_shot.AVERAGED, few_shot.UPHILL,
         Mutation("masks are not drawn but are those of the mean", "mesascope.meta.maml:SparseMAMLPlus.underlying",
                  _at_the_mean),
     ),
