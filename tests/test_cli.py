@@ -102,8 +102,18 @@ def test_a_killed_run_resumes_to_the_same_bytes(finished, tmp_path, kills):
 
 def test_resuming_a_finished_run_changes_nothing(finished, drawn_before):
     before = contents(finished[0])
-    assert main(["run", "two-steps", "--resume", str(finished[0])]) == 0
+    for words in (
+        ["two-steps", "--resume", str(finished[0])],
+        ["--resume", str(finished[0])],
+        [f"--resume={finished[0]}"],
+    ):
+        assert main(["run", *words]) == 0
     assert contents(finished[0]) == before
+
+
+def test_resuming_names_a_missing_folder(capsys):
+    assert main(["run", "--resume", "nowhere"]) == 2
+    assert "a run directory must exist, but nowhere does not" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])

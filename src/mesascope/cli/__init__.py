@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from mesascope.cli.parsing import memory_remedy, naming_flags, parsed
-from mesascope.cli.run import with_own_study
+from mesascope.cli.run import with_study
 from mesascope.errors import MesascopeError
 
 __all__ = ["main"]
@@ -69,7 +69,7 @@ def _run(arguments: list[str]) -> int:
     with naming_flags(arguments):
         gc.disable()  # loading studies makes many objects, none of them garbage
         try:
-            command = parsed(with_own_study(arguments))
+            command = parsed(with_study(arguments))
         finally:
             gc.enable()
         return command() or 0

@@ -23,8 +23,8 @@ from mesascope.records import facts, register, registered
 
 _DOC = """Run a study: train, measure, judge its claims and write a report.
 
-mesascope run STUDY --resume DIR continues an interrupted run, with the same result. Pass your own study as
-FILE.py:NAME.
+mesascope run --resume DIR continues an interrupted run, with the same result. Pass your own study as FILE.py:NAME,
+also before --resume.
 """
 # Seconds without output before a progress message.
 _SILENT = 3.0
@@ -152,8 +152,15 @@ def run_command(arguments: Sequence[str]) -> Any:
     return with_fields(Group, _DOC, ("command", one_of(kinds)))
 
 
-def with_own_study(arguments: Sequence[str]) -> list[str]:
-    """Register the study of ``path.py:STUDY``, and replace this argument by the study's name."""
+def with_study(arguments: Sequence[str]) -> list[str]:
+    """Arguments with the name of a study: that of ``path.py:STUDY``, which is registered, or that of ``--resume``."""
+    flag, _, folder = "".join(arguments[1:2]).partition("=")
+    if arguments[:1] == ["run"] and flag == "--resume" and (folder or arguments[2:]):
+        from mesascope.runs import open_run
+
+        config = open_run(folder or arguments[2]).config
+        if config.get("study") in registered("study"):  # other studies must be named: their files are code
+            return ["run", config["study"], *arguments[1:]]
     if arguments[:1] != ["run"] or not in_file("".join(arguments[1:2])):
         return list(arguments)
     from mesascope.study import load_study
@@ -186,9 +193,8 @@ def asked_preset(arguments: Sequence[str]) -> str:
 
 
 def _resume_command(run: Any) -> str:
-    return shlex.join(
-        ["mesascope", "run", run.config.get("defined_in", run.config["study"]), "--resume", str(run.path)]
-    )
+    own = [run.config["defined_in"]] if "defined_in" in run.config else []
+    return shlex.join(["mesascope", "run", *own, "--resume", str(run.path)])
 
 
 def _print_verdicts(records: Sequence[Any]) -> None:
