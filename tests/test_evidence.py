@@ -419,11 +419,14 @@ def test_claims_that_are_not_claims_are_refused(unchecked):
     with pytest.raises(ArgumentError, match="must have a statistic if and only if"):
         claim(quantifier="bootstrap")
     assert two_sided(0.1, around=2.0) == Bound(1.9, 2.1)
+    with pytest.raises(ArgumentTypeError, match=r"a bound must be of type float or int, but is '0\.5'"):
+        below("0.5")
     for changes, message in (
         ({"over": "seedz"}, "over must be one of .* did you mean 'seeds'"),
         ({"bounds": 0.5}, r"bounds must be of type Bound or Mapping, but is 0.5 \(float\): pass below"),
         ({"premises": "base"}, "premises must be of type tuple, but is 'base'"),
         ({"reading": None}, "reading must be callable"),
+        ({"former": 0.42}, r"former must be of type str, but is 0\.42"),
     ):
         with pytest.raises((ArgumentError, ArgumentTypeError), match=message):
             claim(**changes)
@@ -453,6 +456,9 @@ def test_readings_compute_and_spell_themselves():
     assert log.std_dev == pytest.approx(ratio.std_dev / ratio.nominal_value / np.log(2))
     assert (abs(1 * sizes["eta"] - 6) / 2)(results).tolist() == [1.0, 1.0]
     assert sizes["eta"].log2().at(-1, "the last")(results) == 3.0
+    assert (10 - sizes["eta"] + 1)(results).tolist() == [7.0, 3.0]
+    assert (1 + 8 / sizes["eta"])(results).tolist() == [3.0, 2.0]
+    assert str(1 / (sizes["eta"] - 2)) == "1 / (eta - 2)"
     assert beside([sizes["eta"], sizes["eta"] * 2], "both")(results).tolist() == [[4.0, 8.0], [8.0, 16.0]]
     assert str(both.log2()) == "log2(loss of gradient descent / of layers)"
 

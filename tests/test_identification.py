@@ -1,5 +1,7 @@
 """Learners are named by evidence of equality, and others are not."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -319,6 +321,10 @@ def test_what_is_no_candidate_is_refused(unchecked):
         identify(learners.Mean(), FAMILY, NATIVE["mean"])
     with pytest.raises(ArgumentTypeError, match="pass Range"):
         Candidate("mine", learners.LeastSquares, {"ridge": 0.5})
+    with pytest.raises(ArgumentTypeError, match="candidates must be a list of some, but is 'mean'"):
+        identify(learners.Mean(), FAMILY, "mean")
+    with pytest.raises(ArgumentError, match=r"build must take the parameters of free, \['rigde'\]"):
+        Candidate("mine", learners.LeastSquares, {"rigde": Range(0.1, 1.0, "log")})
 
 
 def test_a_learner_of_ones_own_is_a_candidate():
@@ -427,6 +433,27 @@ def test_the_catalogue_is_a_table_by_family():
     table = repr(candidates())
     assert table.index("constants") < table.index("nearest-neighbours") < table.index("ridge least-squares")
     assert all(one.name.split()[0] in table for one in candidates())
+
+
+def test_a_catalogue_with_another_candidate_has_its_forms_too(monkeypatch):
+    def forms(given):
+        told = []
+        monkeypatch.setattr(naming, "estimated", lambda *own: told.append(own))
+        monkeypatch.setattr(naming.Levels, "of", lambda tolerance, level, count: told.append(count))
+        identify(learners.Mean(), FAMILY, given, estimate=True)
+        return told[0] / len(given)
+
+    mine, every = Candidate("mine", learners.Mean), candidates(FAMILY, sklearn=False)
+    assert forms([*every, mine]) == forms(every) > 1
+    assert forms([*every[:-1], mine]) == 1
+
+
+def test_departures_are_from_the_family_that_the_learner_is_most_like():
+    found = identify(lambda context, xq: context.y[..., :1, :] * xq[..., :1], FAMILY, some(), BUDGET)
+    assert not found.standing.names
+    assert not found.standing.undecided
+    for rows in (found.rows, found.rows[::-1]):
+        assert f"departs from {found.shares[0].candidate} by" in dataclasses.replace(found, rows=rows).departs
 
 
 def test_infinite_errors_name_nothing():

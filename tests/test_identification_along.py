@@ -115,6 +115,8 @@ def test_layers_of_a_descent_are_descents_of_as_many_steps():
     assert steps == [1, 2, 3]
     with pytest.raises(ArgumentTypeError, match="network must have predictions after each layer"):
         by_layer(learners.Mean(), FAMILY)
+    with pytest.raises(ArgumentTypeError, match="network must have predictions after each layer"):
+        by_layer(nets.SequencePredictorConfig(nets.CausalTransformerConfig(nets.AttentionConfig(4)), 3).build(), FAMILY)
 
 
 @pytest.mark.parametrize(

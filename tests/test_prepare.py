@@ -222,7 +222,7 @@ def test_broken_lines_are_counted_or_refused(tmp_path, capsys):
 
 
 def test_folders_are_read_in_the_order_of_names_and_other_files_left_alone(tmp_path):
-    for name in ("b.txt", "a.md", "sub/c.jsonl", "image.png", "about.json", "sub/cache-4f.arrow"):
+    for name in ("b.txt", "a.md", "sub/c.jsonl", "image.png", "about.json", "rows.json.gz", "sub/cache-4f.arrow"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("x")
     assert [path.name for path in files_of([tmp_path])] == ["a.md", "b.txt", "c.jsonl"]

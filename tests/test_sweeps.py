@@ -97,6 +97,8 @@ def test_a_function_is_called_at_all_settings_and_seeds(functions, client):
     runs = [open_run(f"both/{point.key}") for point in sweep.points]
     assert all(run.is_complete for run in runs)
     assert runs[0].config["question"] == "Two numbers."
+    with pytest.raises(RunDirectoryError, match="must be of a study, but is of a function"):
+        runs[0].settings  # noqa: B018
     assert not any((run.path / "checkpoints").exists() for run in runs)
 
 

@@ -79,7 +79,7 @@ run one-step --resume N                     | a run directory must exist
 run one-step --resume F                     | a run directory must be a folder, but F is a file
 run one-step --resume .                     | config.json must exist in a run directory
 run one-step --resume R/results             | config.json must exist in a run directory
-run one-step --resume R                     | --resume must name a run of one-step, .* mesascope run tiny --resume
+run one-step --resume R                     | --resume must name a run of one-step, .*: mesascope run --resume R\.
 run tiny --resume R --seed 1                | --resume must stand alone, .* is given with --seed:
 run tiny --resume R --seeds 3 --tasks=5     | is given with --seeds, --tasks: leave
 run tiny --seeds 2 --resume R               | is given with --seeds: leave

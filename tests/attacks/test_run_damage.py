@@ -92,16 +92,21 @@ def right(whole):
     return contents(whole)
 
 
+STUDIES = {"tiny": STUDY, "other": replace(STUDY, name="other", claims=())}
+REGISTERED = {name: records.Registered(study, {}) for name, study in STUDIES.items()}
+
+
 @pytest.fixture(scope="session")
 def right_rows(whole):
-    return compared(ledger._judged(STUDY, open_run(whole)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(records._REGISTRY, "study", REGISTERED)
+        return compared(ledger._rows(open_run(whole)))
 
 
 @pytest.fixture(autouse=True)
 def only_what_is_attacked(tiny, right, monkeypatch):
     """Two studies on the command line, and figures as they were drawn before: neither is under attack here."""
-    studies = {"tiny": STUDY, "other": replace(STUDY, name="other", claims=())}
-    monkeypatch.setitem(records._REGISTRY, "study", {name: records.Registered(s, {}) for name, s in studies.items()})
+    monkeypatch.setitem(records._REGISTRY, "study", REGISTERED)
     drawn = {suffix: right[f"figures/training.{suffix}"] for suffix in ("svg", "png")}
     monkeypatch.setattr("mesascope.reports.figures.figure_files", lambda figure, results: drawn)
 

@@ -45,9 +45,6 @@ class Catalogue(list[Candidate]):
     the learner.
     """
 
-    def __add__(self, others: list[Candidate]) -> Catalogue:  # type: ignore[override]
-        return Catalogue([*self, *others])
-
     def __repr__(self) -> str:
         rows = [
             {"family": one.family, "candidate": one.name, "free parameters": ", ".join(one.free),

@@ -83,9 +83,9 @@ def identify(
     the candidates*.
 
     Args:
-        candidates: candidates to compare; the whole catalogue if None. The nearest candidates of a `Catalogue` are also
-            tried with clipping or label copying, if the learner's answers suggest it. Costly candidates are compared
-            only if the learner runs no other candidate.
+        candidates: candidates to compare; the whole catalogue if None. If they contain the catalogue, the nearest are
+            also tried with clipping or label copying, if the learner's answers suggest it. Costly candidates are
+            compared only if the learner runs no other candidate.
         budget: maximum number of the learner's predictions. The default is 1,200 for a scikit-learn estimator. For
             other learners, it is 100 tasks per condition for the fit and 100 for the test.
         seed: random seed of the tasks.
@@ -109,7 +109,9 @@ def identify(
     require_access("identify", learner)
     seed = require_count("seed", seed, least=0)
     whole = catalogue(family) if candidates is None else candidates
-    chosen, forms = require_candidates(whole), len(FORMS) if isinstance(whole, Catalogue) else 0
+    chosen = require_candidates(whole)
+    left = {one.name for one in catalogue(family, sklearn=False)} - {one.name for one in chosen}
+    forms = len(FORMS) if isinstance(whole, Catalogue) or not left else 0
     levels = Levels.of(tolerance, level, len(chosen) * (1 + forms))
     if budget is None and isinstance(learner, SklearnLearner):
         budget = _OF_ESTIMATORS
