@@ -81,7 +81,8 @@ def sweeping(*arguments, **options):
     """A sweep in a process group of its own, as a shell starts it."""
     return subprocess.Popen(
         [sys.executable, "-m", "mesascope", "sweep", *map(str, arguments)], text=True, start_new_session=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=os.environ | {"OMP_NUM_THREADS": "1"}, **options,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=os.environ | {"OMP_NUM_THREADS": "1"},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL), **options,  # ignored in background jobs
     )  # fmt: skip
 
 
