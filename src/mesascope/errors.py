@@ -48,7 +48,7 @@ class RunDirectoryError(MesascopeError):
 
 
 def shown(value: object) -> str:
-    """A value on one line of at most 80 characters.
+    """A value on one line of at most 80 characters; the shape of a longer array.
 
     >>> shown([[1.0, 2.0]] * 20)
     '[[1.0, 2.0], [1.0, 2.0], [1.0, 2.0], [1.0, 2.0], [1.0, 2.0], [1.0, 2.0], [1....'
@@ -57,6 +57,9 @@ def shown(value: object) -> str:
         line = " ".join(repr(value).split())
     except Exception:  # the object is not fully initialised
         line = f"a {type(value).__name__}"
+    shape = getattr(value, "shape", None)
+    if len(line) > 80 and isinstance(shape, tuple):
+        return f"a {type(value).__name__} of shape {(*shape,)}"
     return line if len(line) <= 80 else f"{line[:77]}..."
 
 
