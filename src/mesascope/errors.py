@@ -57,10 +57,10 @@ def shown(value: object) -> str:
         line = " ".join(repr(value).split())
     except Exception:  # the object is not fully initialised
         line = f"a {type(value).__name__}"
+    if len(line) <= 80:
+        return line
     shape = getattr(value, "shape", None)
-    if len(line) > 80 and isinstance(shape, tuple):
-        return f"a {type(value).__name__} of shape {(*shape,)}"
-    return line if len(line) <= 80 else f"{line[:77]}..."
+    return f"a {type(value).__name__} of shape {tuple(shape)}" if isinstance(shape, tuple) else f"{line[:77]}..."
 
 
 def one_line(error: object) -> str:

@@ -58,7 +58,7 @@ def _print(found: Mutated) -> None:
         table.add_row(bug, in_words(claims) or "[bold]none[/]")
     console().print(table)
     other = {name: verdict for name, verdict in found.sound.items() if verdict != "holds"}
-    left = len(found.unnoticed)
-    print(f"{counted(len(found.turned), 'bug')}, {f'of which {left} turn no claim' if left else 'each turns a claim'}")
+    noticed = f"of which {len(found.unnoticed)} turn no claim" if found.unnoticed else "each turns a claim"
+    print(f"{counted(len(found.turned), 'bug')}, {noticed}")
     if other:
         print(f"do not hold without a bug, and cannot notice one: {in_words(other)}")

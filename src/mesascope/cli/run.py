@@ -154,22 +154,23 @@ def run_command(arguments: Sequence[str]) -> Any:
 
 def with_study(arguments: Sequence[str]) -> list[str]:
     """Arguments with the name of a study: that of ``path.py:STUDY``, which is registered, or that of ``--resume``."""
-    flag, _, folder = "".join(arguments[1:2]).partition("=")
-    if arguments[:1] == ["run"] and flag == "--resume" and (folder or arguments[2:]):
+    word = "".join(arguments[1:2]) if arguments[:1] == ["run"] else ""
+    flag, _, folder = word.partition("=")
+    if flag == "--resume" and (folder or arguments[2:]):
         from mesascope.runs import open_run
 
         config = open_run(folder or arguments[2]).config
         if config.get("study") in registered("study"):  # other studies must be named: their files are code
             return ["run", config["study"], *arguments[1:]]
-    if arguments[:1] != ["run"] or not in_file("".join(arguments[1:2])):
+    if not in_file(word):
         return list(arguments)
     from mesascope.study import load_study
 
-    study = load_study(arguments[1])
+    study = load_study(word)
     name = re.sub(r"[^a-z0-9]+", "-", study.name.lower()).strip("-") or "own"  # as a command-line word
     if name in registered("study") and "file" not in facts("study", name):
         raise ArgumentError(
-            f"the study of {arguments[1]} must have a name of its own, but is called {study.name!r} as one of "
+            f"the study of {word} must have a name of its own, but is called {study.name!r} as one of "
             "mesascope's: rename it."
         )
     register("study", name, file=study.defined_in)(study)

@@ -17,7 +17,7 @@ from bokeh.models import (
     Select,
     Span,
     Spinner,
-)  # fmt: skip
+)
 
 from mesascope.explore.plots import LOOKS, MARKS, ROLES, alert, empty, helped, legend, plot, words
 from mesascope.explore.ranges import MOST_PAIRS

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from bokeh.document import Document
-from bokeh.models import BasicTicker, ColorBar, ColumnDataSource, LinearColorMapper
+from bokeh.models import BasicTicker, ColorBar, LinearColorMapper
 from bokeh.palettes import interp_palette
 
 from mesascope.explore import reading
@@ -109,7 +109,7 @@ NOTE = (
 def _heat(title: str) -> Any:
     found = plot(title, "", "", height=230, visible=False)
     mapper = LinearColorMapper(palette=interp_palette(PALETTE, 63), low=-1, high=1)
-    source = ColumnDataSource({"image": [], "w": [], "h": []})
+    source = empty("image", "w", "h")
     found.image("image", x=0, y=0, dw="w", dh="h", source=source, color_mapper=mapper, name="image")
     ticks = BasicTicker(desired_num_ticks=4)
     found.add_layout(ColorBar(color_mapper=mapper, width=8, background_fill_alpha=0, ticker=ticks), "right")

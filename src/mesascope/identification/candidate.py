@@ -16,7 +16,7 @@ from mesascope.errors import (
     require_choice,
     require_instance,
     shown,
-)  # fmt: skip
+)
 from mesascope.learners import Range
 from mesascope.shapes import Tensor
 from mesascope.tasks import Learner

@@ -54,6 +54,11 @@ class Catalogue(list[Candidate]):
         return repr(Table(rows))
 
 
+def contains_catalogue(chosen: Iterable[Candidate], family: Any) -> bool:
+    """True if ``chosen`` contains the catalogue for a family, apart from scikit-learn's estimators."""
+    return {one.name for one in candidates(family, sklearn=False)} <= {one.name for one in chosen}
+
+
 def candidates(family: Any = None, *, sklearn: bool = True) -> Catalogue:
     """Complete catalogue: the learners of `mesascope.learners`, and scikit-learn estimators.
 

@@ -15,7 +15,7 @@ from mesascope.errors import refuse, require_count
 from mesascope.identification.answer import Identification, like
 from mesascope.identification.behaviour import Behaviour, asked_for_behaviour, behaviour_of, controls, untrained
 from mesascope.identification.candidate import Candidate, require_candidates
-from mesascope.identification.catalogue import FORMS, Catalogue, candidates as catalogue, wrapped
+from mesascope.identification.catalogue import FORMS, Catalogue, candidates as catalogue, contains_catalogue, wrapped
 from mesascope.identification.comparing import (
     Compared,
     Levels,
@@ -110,8 +110,7 @@ def identify(
     seed = require_count("seed", seed, least=0)
     whole = catalogue(family) if candidates is None else candidates
     chosen = require_candidates(whole)
-    left = {one.name for one in catalogue(family, sklearn=False)} - {one.name for one in chosen}
-    forms = len(FORMS) if isinstance(whole, Catalogue) or not left else 0
+    forms = len(FORMS) if isinstance(whole, Catalogue) or contains_catalogue(chosen, family) else 0
     levels = Levels.of(tolerance, level, len(chosen) * (1 + forms))
     if budget is None and isinstance(learner, SklearnLearner):
         budget = _OF_ESTIMATORS

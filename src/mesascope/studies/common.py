@@ -35,8 +35,8 @@ def kept_weights(module: Any) -> Arrays:
 
 
 def drawn_with(**changes: Any) -> Callable[[Any], Any]:
-    """Bug to plant in the ``sample`` of a family: it draws with these settings."""
-    return lambda sample: lambda self, *drawn: sample(dataclasses.replace(self, **changes), *drawn)
+    """Bug to plant in a method of a dataclass, such as ``sample`` of a family: its fields have these values."""
+    return lambda method: lambda self, *given: method(dataclasses.replace(self, **changes), *given)
 
 
 def returning(change: Callable[[Any], Any]) -> Callable[[Any], Any]:

@@ -19,9 +19,10 @@ def _with(changes: Callable[[Any], dict[str, Any]]) -> Callable[[Any], Any]:
 
     def wrong(predict: Any) -> Any:
         def predictions(self: Any, context: Any, xq: Any) -> Any:
-            other, changed = copy.copy(self), changes(self)
-            other._parameters = {name: changed.pop(name, one) for name, one in self._parameters.items()}
-            vars(other).update(changed)
+            other = copy.copy(self)
+            other._parameters = dict(self._parameters)
+            for name, value in changes(self).items():
+                (other._parameters if name in other._parameters else vars(other))[name] = value
             return predict(other, context, xq)
 
         return predictions

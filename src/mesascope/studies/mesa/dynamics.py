@@ -14,6 +14,7 @@ from mesascope import constructions, learners, lenses, nets, study, tasks
 from mesascope.evidence.numbers import nominal
 from mesascope.studies.common import plan, thesis_plan, watch_loss
 from mesascope.study import Claim, Figure, Line, Reading, StageReading, Training, above, below, ours, stage, two_sided
+from mesascope.text import percent_text
 
 THESIS = "von Oswald, thesis (2024), chapter 3"
 LOSS = "half squared error a step"
@@ -248,7 +249,7 @@ def simulated_ridge(simulated: Mapping[str, Mapping[int, float]] = ON_ORTHOGONAL
     ]
     times = " and ".join(map(str, sorted({t for errors in simulated.values() for t in errors})))
     return Claim(
-        "simulated-ridge", f"after {times} elements errors of ridge regression are within {within:.0%} of "
+        "simulated-ridge", f"after {times} elements errors of ridge regression are within {percent_text(within)} of "
         "those in a simulation", joined(relative, "error of ridge regression / in the simulation"), two_sided(within),
         ours("control: 10,000 sequences drawn outside of any study"), over="algorithms", at_least=1, about="algorithms",
         premises=(),
