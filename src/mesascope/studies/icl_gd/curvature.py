@@ -201,6 +201,8 @@ def _spread(r: Any) -> dict[str, np.ndarray]:
     return {f"gamma = {value:.3f}": condition_number(one) for value, one in after.items()}
 
 
+# Claim about the median network: one in thirty stays at another optimum, and some are late.
+_of_gamma = partial(Claim, quantifier="median", former="of each network: held for five, undecided for eight")
 # Claim about the median over draws of contexts; no network is involved.
 _of_draws = partial(Claim, over="draws", quantifier="median", at_least=10, about="algorithms")
 
@@ -224,23 +226,27 @@ OF_SPECTRA = (
 )  # fmt: skip
 
 OF_GAMMA = (
-    Claim("gamma-observed", "the gamma in trained weights is within 10 % of the paper's, for each N",
-          gamma["gamma"].map(lambda found: found / PAPER_GAMMA, "gamma read / the paper's"), study.two_sided(0.1),
-          printed("Fig. 13 centre"), **study.READ_OFF, reported=Reported(tuple(PAPER_GAMMA))),
-    Claim("gamma-optimal", "the gamma in trained weights is within 10 % of tuned GD++'s, for each N",
-          gamma["gamma"] / gamma["gd++ gamma"], study.two_sided(0.1), derived("spectral loss"), **study.READ_OFF,
-          premises=("converged", "gamma-positive", "gd++-at-its-optimum", "gd++-as-predicted")),
-    Claim("gamma-condition-number", "the gamma of least condition number is within a factor of 2 of that in trained "
-          "weights, for each N", spectra.map(_flattest, "gamma of least condition number") / gamma["gamma"],
-          Bound(0.5, 2.0), printed("Fig. 13 centre")),
-    Claim("gamma-derived-larger", "the gamma of least condition number is larger than that in trained weights, for "
-          "each N", spectra.map(_flattest, "gamma of least condition number") / gamma["gamma"], above(1.0, by="paper"),
-          printed("appendix A.10: a slightly larger gamma")),
-    Claim("inside-roots", "all eigenvalues lie below 1 / gamma, the second root of the map of eigenvalues, for each N",
-          spectra["largest"].map(_measured, "largest eigenvalue of 10,000 tasks") * gamma["gamma"], below(1.0),
-          printed("appendix A.10")),
-    Claim("better-conditioned", "one step with the gamma in trained weights lowers the median condition number of "
-          "tasks, for each N", conditioning["log-condition-change", "trained"], below(0.0), printed("Fig. 13 right")),
+    _of_gamma("gamma-observed", "the gamma in the median network's weights is within 10 % of the paper's, for each N",
+              gamma["gamma"].map(lambda found: found / PAPER_GAMMA, "gamma read / the paper's"), study.two_sided(0.1),
+              printed("Fig. 13 centre"), reported=Reported(tuple(PAPER_GAMMA))),
+    _of_gamma("gamma-optimal", "the gamma in the median network's weights is within 10 % of tuned GD++'s, for each N",
+              gamma["gamma"] / gamma["gd++ gamma"], study.two_sided(0.1), derived("spectral loss"),
+              premises=("converged", "gamma-positive", "gd++-at-its-optimum", "gd++-as-predicted")),
+    _of_gamma("gamma-condition-number", "the gamma of least condition number is within a factor of 2 of that in the "
+              "median network's weights, for each N",
+              spectra.map(_flattest, "gamma of least condition number") / gamma["gamma"], Bound(0.5, 2.0),
+              printed("Fig. 13 centre")),
+    _of_gamma("gamma-derived-larger", "the gamma of least condition number is larger than that in the median "
+              "network's weights, for each N",
+              spectra.map(_flattest, "gamma of least condition number") / gamma["gamma"], above(1.0, by="paper"),
+              printed("appendix A.10: a slightly larger gamma")),
+    _of_gamma("inside-roots", "all eigenvalues lie below 1 / gamma, the second root of the map of eigenvalues, for "
+              "the median network and each N",
+              spectra["largest"].map(_measured, "largest eigenvalue of 10,000 tasks") * gamma["gamma"], below(1.0),
+              printed("appendix A.10")),
+    _of_gamma("better-conditioned", "one step with the gamma in the median network's weights lowers the median "
+              "condition number of tasks, for each N",
+              conditioning["log-condition-change", "trained"], below(0.0), printed("Fig. 13 right")),
 )  # fmt: skip
 
 OF_MEDIANS = (
@@ -284,15 +290,16 @@ STUDY = study.Study(
     presets={
         "quick": Curvature(
             plan(1200, 8e-3, batch=256, clip=0.001), init_scale=0.005, tasks=20_000, sweep_tasks=2000, tune_tasks=2000,
-            draws=20,
+            draws=20, seeds=8,
         ),
-        "paper": Curvature(plan(5000, 1e-3, clip=0.001), tasks=20_000, sweep_tasks=2000),
+        "paper": Curvature(plan(5000, 1e-3, clip=0.001), seeds=16, tasks=20_000, sweep_tasks=2000, draws=100),
     },
     measure=measure,
     trainings=4,
     premises=("converged", "gamma-positive"),
     claims=(
-        converged(*(f"pairs-{size}" for size in SIZES)),
+        converged(*(f"pairs-{size}" for size in SIZES), each=False,
+                  former="of each network: held for five, failed for eight"),
         shared.no_better_descent(descents, "expected", "GD++", id="gd++-at-its-optimum"),
         Claim("gd++-as-predicted", "tuned GD++'s loss on fresh tasks is the one that theory gives for its step sizes, "
               "for each N", descents.ratio("gd++", "expected"), study.two_sided(0.03), ours("premise"),
