@@ -78,7 +78,7 @@ def solve_tokens(problem: Problem) -> Solution:
 
 def require_known(H: Float[Tensor, "*batch heads d d"], x: Tensor, q: Tensor) -> None:
     """Raise if the solution for one token has no accurate digit, as `solve_tokens` does."""
-    seen = condition_seen(x, q, H.diagonal(dim1=-2, dim2=-1)).detach()
+    seen = condition_seen(x, q, H.diagonal(dim1=-2, dim2=-1).amax(-1)).detach()
     _require_definite(seen.reshape(-1, 1), H.shape[-3])
 
 

@@ -59,12 +59,12 @@ class NormalEquations(NamedTuple):
         return times
 
     def diagonal(self) -> Float[Tensor, "*chunks size dk"]:
-        """Diagonal of A_t."""
+        """Diagonal of A_t. It costs as much as a product with the keys."""
         start = self.H.diagonal(dim1=-2, dim2=-1)[..., None, :]
         return decays(self.log_forget) * start + self.weights @ self.keys.square() + self.ridge
 
-    def largest(self) -> Float[Tensor, "*chunks size"]:
-        """A lower bound on A_t's largest eigenvalue: its largest diagonal entry or about tr(H_t^2) / tr(H_t).
+    def largest(self, entry: Float[Tensor, "*chunks size"]) -> Float[Tensor, "*chunks size"]:
+        """A lower bound on A_t's largest eigenvalue: its largest diagonal ``entry`` or about tr(H_t^2) / tr(H_t).
 
         If keys share one direction, the diagonal can be dk times too small. The estimate of tr(H_t^2) leaves out
         products of H with keys, which cost the most; this reduces it at most by half.
@@ -73,7 +73,7 @@ class NormalEquations(NamedTuple):
         among = ((self.weights @ (self.keys @ self.keys.mT).square()) * self.weights).sum(-1, keepdim=True)
         square = left.square() * self.H.square().sum((-2, -1))[..., None, None] + among
         mean = (square / trace.where(trace > 0, 1)).nan_to_num(nan=0.0, posinf=0.0)
-        return torch.maximum(mean.squeeze(-1), self.diagonal().amax(-1))
+        return torch.maximum(mean.squeeze(-1), entry)
 
     def matrices(self) -> Float[Tensor, "*chunks size dk dk"]:
         """A_t."""

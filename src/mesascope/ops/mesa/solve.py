@@ -113,8 +113,9 @@ def _unread(equations: NormalEquations, q: Tensor, factor: Factor | None) -> Sol
     x, _ = substitute(factor, q)
     for _ in range(_UNREAD_CORRECTIONS):
         x = x + substitute(factor, q - equations.times(x))[0]
-    settled = _of_rounding(equations.largest(), q, x, q - equations.times(x)).all(-1)
-    return SolveResult(x, _condition(equations, q, x, settled & (forgotten(equations.log_forget) <= _MOST)))
+    entry, asked, size = equations.diagonal().amax(-1), _norm(q), _norm(x)
+    settled = _of_rounding(equations.largest(entry), asked, size, q - equations.times(x)).all(-1)
+    return SolveResult(x, _condition(entry, asked, size, settled & (forgotten(equations.log_forget) <= _MOST)))
 
 
 def _thirty(equations: NormalEquations, q: Tensor) -> SolveResult:
@@ -171,26 +172,27 @@ def _settled(
     This is too small if keys share a direction, but then a correction often gains a digit and costs little. Chunks that
     do not settle get an infinite condition number.
     """
-    largest, products = equations.diagonal().amax(-1), 0
+    largest = entry = equations.diagonal().amax(-1)
+    asked, products = _norm(q), 0
     for correction in range(_CORRECTIONS + 1):
-        residual = q - equations.times(x)
-        settled = _of_rounding(largest, q, x, residual)
+        residual, size = q - equations.times(x), _norm(x)
+        settled = _of_rounding(largest, asked, size, residual)
         if correction == _CORRECTIONS or bool(settled.all()):
             break
         change, more = inverse(residual)
         x, products = x + change, products + more
-        largest = largest if correction else equations.largest()
-    return SolveResult(x, _condition(equations, q, x, settled.all(-1)), products)
+        largest = largest if correction else equations.largest(entry)
+    return SolveResult(x, _condition(entry, asked, size, settled.all(-1)), products)
 
 
-def _condition(equations: NormalEquations, q: Tensor, x: Tensor, settled: Tensor) -> Float[Tensor, "*chunks"]:
-    """Largest `condition_seen` of each chunk, infinite for chunks that are not settled."""
-    return condition_seen(x, q, equations.diagonal()).amax(-1).masked_fill(~settled, torch.inf)
+def _condition(entry: Tensor, asked: Tensor, size: Tensor, settled: Tensor) -> Float[Tensor, "*chunks"]:
+    """Largest `condition_seen` of each chunk, from |q| and |x|; infinite for chunks that are not settled."""
+    return (_ratio(size, asked).to(entry.dtype) * entry).amax(-1).masked_fill(~settled, torch.inf)
 
 
-def _of_rounding(largest: Tensor, q: Tensor, x: Tensor, residual: Tensor) -> Tensor:
-    """True for each token whose residual is at the level of rounding: see `_settled`."""
-    return _norm(residual) <= _ROUNDING * torch.finfo(q.dtype).eps * (largest * _norm(x) + _norm(q))
+def _of_rounding(largest: Tensor, asked: Tensor, size: Tensor, residual: Tensor) -> Tensor:
+    """True for each token whose residual is at the level of rounding, from |q| and |x|: see `_settled`."""
+    return _norm(residual) <= _ROUNDING * torch.finfo(residual.dtype).eps * (largest * size + asked)
 
 
 def _redone(equations: NormalEquations, q: Tensor, found: SolveResult, work: Work, dtype: torch.dtype) -> SolveResult:
@@ -214,7 +216,7 @@ def _dense(equations: NormalEquations, q: Tensor) -> SolveResult:
 def dense_solve(A: Float[Tensor, "*tokens d d"], q: Float[Tensor, "*tokens d"]) -> tuple[Tensor, Tensor]:
     """A^{-1} q, and its `condition_seen`, infinite if the factorisation fails."""
     x, failed = torch.linalg.solve_ex(A, q)
-    seen = condition_seen(x, q, A.diagonal(dim1=-2, dim2=-1)).detach()
+    seen = condition_seen(x, q, A.diagonal(dim1=-2, dim2=-1).amax(-1)).detach()
     return x, seen.masked_fill(failed != 0, torch.inf)
 
 
@@ -310,18 +312,21 @@ def _benign(factor: Factor, first: Tensor, x: Tensor) -> bool:
     return float(torch.maximum(worst, shrunk)) < 1
 
 
-def condition_seen(x: Tensor, q: Tensor, diagonal: Tensor) -> Float[Tensor, "*tokens"]:
-    """A lower bound on A_t's condition number: |x| |A| / |q| with x = A^{-1} q and |A| from A's diagonal.
+def condition_seen(x: Tensor, q: Tensor, entry: Tensor) -> Float[Tensor, "*tokens"]:
+    """A lower bound on A_t's condition number: |x| |A| / |q|, with x = A^{-1} q and A's largest diagonal entry as |A|.
 
     The relative error of outputs and derivatives is proportional to it, as they multiply x by keys.
     """
-    return _relative(x, q) * diagonal.amax(-1)
+    return _relative(x, q) * entry
 
 
 def _relative(rows: Tensor, to: Tensor) -> Float[Tensor, "*tokens"]:
     """|rows| / |to|, or |rows| if ``to`` is 0."""
-    size = _norm(to)
-    return (_norm(rows) / size.where(size > 0, 1)).to(rows.dtype)
+    return _ratio(_norm(rows), _norm(to)).to(rows.dtype)
+
+
+def _ratio(size: Tensor, to: Tensor) -> Tensor:
+    return size / to.where(to > 0, 1)
 
 
 def _norm(rows: Tensor) -> Float[Tensor, "*tokens"]:
