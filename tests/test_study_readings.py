@@ -22,6 +22,8 @@ from mesascope.studies.icl_gd.phase_transitions import rise_and_fall
 from mesascope.studies.language import measuring
 from mesascope.studies.language.measuring import cut_losses
 
+LEVELS = (0.4, 1.0)  # losses of gradient descent, and of predicting 0
+
 
 def curves(**arrays):
     return Arrays(arrays, **{name: "step" if name == "step" else "seed step" for name in arrays})
@@ -31,25 +33,32 @@ def test_a_rise_on_the_plateau_and_a_late_fall_are_read_from_curves():
     step = np.arange(0, 100, 10)
     test = np.array([1.0, 0.98, 1.1, 1.2, 1.2, 1.2, 0.5, 0.42, 0.44, 0.5])
     own = np.array([1.0, 0.87, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.3, 0.3])
-    rise, fallen, delay = rise_and_fall(step, test, own, limit=0.4)
+    rise, fallen, delay = rise_and_fall(step, test, own, *LEVELS)
     assert rise == pytest.approx(1.2 / 0.98 - 1)
     assert fallen == pytest.approx(1.05)
     assert delay == 6.0
 
 
+def test_the_plateau_of_a_loss_that_starts_far_above_that_of_predicting_zero_begins_below_it():
+    step, own = np.arange(0, 70, 10), np.array([6.0, 1.4, 0.95, 0.9, 0.85, 0.5, 0.3])
+    rise, _, delay = rise_and_fall(step, np.array([6.0, 1.4, 1.0, 1.1, 1.05, 0.6, 0.4]), own, *LEVELS)
+    assert rise == pytest.approx(0.1)
+    assert delay == 50 / 40
+
+
 def test_overfitting_after_the_fall_is_no_rise_and_a_plateau_never_left_no_fall():
     step = np.arange(0, 60, 10)
-    rise, _, delay = rise_and_fall(step, np.array([1.0, 0.9, 0.45, 0.42, 0.6, 0.8]), np.full(6, 1.0), limit=0.4)
+    rise, _, delay = rise_and_fall(step, np.array([1.0, 0.9, 0.45, 0.42, 0.6, 0.8]), np.full(6, 1.0), *LEVELS)
     assert rise == 0.0
     assert np.isnan(delay)
-    _, fallen, delay = rise_and_fall(step, np.full(6, 1.0), np.linspace(1.0, 0.5, 6), limit=0.4)
+    _, fallen, delay = rise_and_fall(step, np.full(6, 1.0), np.linspace(1.0, 0.5, 6), *LEVELS)
     assert fallen == pytest.approx(2.5)
     assert np.isnan(delay)
 
 
 def test_a_loss_that_is_low_before_the_first_step_has_learnt_nothing():
     step = np.arange(0, 40, 10)
-    _, _, delay = rise_and_fall(step, np.array([1.0, 1.0, 1.0, 0.4]), np.array([0.8, 0.8, 0.5, 0.3]), limit=0.4)
+    _, _, delay = rise_and_fall(step, np.array([1.0, 1.0, 1.0, 0.4]), np.array([0.8, 0.8, 0.5, 0.3]), *LEVELS)
     assert delay == 3.0
 
 

@@ -51,7 +51,7 @@ STUDY = Study(
             plan(800, 8e-3, batch=256, clip=0.001), init_scale=0.2, tasks=10_000, sweep_tasks=500, tune_tasks=1000,
             blocks=4, linear=SecondTraining(plan(400, 8e-3, batch=256, clip=0.001), init_scale=3.0),
         ),
-        "paper": Blocks(plan(2500, 3e-3, batch=512, clip=0.001), init_scale=0.2, sweep_tasks=2000, tune_tasks=2000),
+        "paper": Blocks(plan(2500, 3e-3, batch=512, clip=0.001), init_scale=0.2, sweep_tasks=2000),
         "thesis": Blocks(authors_plan(50_000, learning_rate=5e-4, clip=10.0)),
     },
     measure=measure,
@@ -95,7 +95,7 @@ STUDY = Study(
             "paper; the learning rate is 3e-3 in place of 5e-4 and decays, and weights are averaged.",
             "Gradients are clipped at 0.001 in place of 10.",
             "Networks start from weights of larger variance, 0.2 in place of 0.002.",
-            "GD++ is tuned by L-BFGS on 2,000 tasks in place of 30,000 steps of Adam on fresh ones.",
+            "GD++ is tuned by L-BFGS from 100,000 spectra in place of 30,000 steps of Adam.",
         ),
         "thesis": (
             "The authors' code has no Fig. 8; the optimiser and initial weights are those of its other figures.",

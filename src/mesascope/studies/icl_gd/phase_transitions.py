@@ -22,6 +22,9 @@ from mesascope.study import Claim, Figure, Level, Line, Lines, Mutation, Reading
 
 HEADS = {"one-head": 1, "two-heads": 2}
 THRESHOLD = 0.25
+ZERO = (
+    10 * 0.5**2 / 3
+)  # Mean squared error of predicting 0: d = 10 inputs from U(-0.5, 0.5), and teachers from N(0, I).
 TRAINED = ("one-head-converged", "two-heads-converged", "references-as-predicted")
 
 block = stage("grokking", **{"own mse": "loss on own tasks"})
@@ -94,17 +97,21 @@ def _grok(lab: study.Lab, settings: PhaseTransitions, gd: Any) -> None:
     lab.stage("gradient-descent", references)
 
 
-def rise_and_fall(step: np.ndarray, test: np.ndarray, own: np.ndarray, limit: float) -> tuple[float, float, float]:
+def rise_and_fall(
+    step: np.ndarray, test: np.ndarray, own: np.ndarray, limit: float, zero: float
+) -> tuple[float, float, float]:
     """Largest rise of a test loss on its plateau, its lowest value after that over ``limit``, and its delay.
 
-    The rise is a ratio minus 1. The delay is the step after half of the fall, over the step at which the loss on the
-    block's own tasks has fallen by a tenth; NaN if either never happens.
+    The plateau ends halfway between ``zero``, the loss of predicting 0, and ``limit``; initial losses can be far larger
+    than ``zero``. The rise is a ratio minus 1. The delay is the step after half of the fall, over the step at which the
+    loss on the block's own tasks has fallen by a tenth; NaN if either never happens.
     """
     low = np.minimum.accumulate(test)
-    plateau = low > (low[0] + limit) / 2  # before half of the fall of the test loss
+    plateau = low > (min(low[0], zero) + limit) / 2
     peak = int(np.argmax(np.where(plateau, test / low, 0)))
-    half = np.flatnonzero((test < (low[peak] + limit) / 2) & (np.arange(len(test)) > peak))
-    learnt = np.flatnonzero((own < 0.9 * low[peak]) & (step > 0))
+    level = min(low[peak], zero)
+    half = np.flatnonzero((test < (level + limit) / 2) & (np.arange(len(test)) > peak))
+    learnt = np.flatnonzero((own < 0.9 * level) & (step > 0))
     late = step[half[0]] / step[learnt[0]] if len(half) and len(learnt) else np.nan
     return test[peak] / low[peak] - 1, test[peak:].min() / limit, float(late)
 
@@ -115,7 +122,7 @@ def _blocks(part: int, words: str) -> Reading:
     def read(r: Any) -> np.ndarray:
         run, limit = r["grokking"], float(r["gradient-descent"]["mse"])
         pairs = zip(run["mse"], run["own mse"], strict=True)
-        return np.array([rise_and_fall(run["step"], *pair, limit)[part] for pair in pairs])
+        return np.array([rise_and_fall(run["step"], *pair, limit, ZERO)[part] for pair in pairs])
 
     return Reading(words, read)
 
@@ -242,7 +249,8 @@ GROKKING = Figure(
               block["own mse"].at((..., -1), "at the end") / descent["own mse"], below(1.2), study.ours("premise"),
               quantifier="median", premises=("references-as-predicted",)),
         _of_blocks("test-rises", "on the plateau the loss on fresh tasks rises by more than 5 % above its lowest value "
-                   "before", _blocks(0, "largest rise"), above(0.05), printed("Fig. 15 right")),
+                   "before", _blocks(0, "largest rise"), above(0.05), printed("Fig. 15 right"),
+                   former="with a plateau that ended halfway from the initial loss, failed"),
         _of_blocks("test-falls", "after the plateau, the loss on fresh tasks falls to within 10 % of gradient "
                    "descent's on the same tasks", _blocks(1, "lowest loss after the rise / gradient descent's"),
                    study.two_sided(0.1), printed("Fig. 15 right")),
@@ -251,7 +259,8 @@ GROKKING = Figure(
                    printed("Fig. 15 right: almost matching")),
         _of_blocks("test-falls-late", "the loss on fresh tasks takes at least twice as many steps to half of its fall "
                    "as the loss on the block's own tasks takes to a tenth",
-                   _blocks(2, "ratio of the two steps"), above(2.0), printed("Fig. 15 right")),
+                   _blocks(2, "ratio of the two steps"), above(2.0), printed("Fig. 15 right"),
+                   former="of a fall from the initial loss, undecided"),
     ),
 )  # fmt: skip
 

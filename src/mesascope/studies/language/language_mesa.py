@@ -35,8 +35,8 @@ SIZES = {"two": ("softmax, {0}", None), "four": ("softmax, {0}*3", 4)}
 ALONE = ("linear", "mesa")
 NUS = (0, 1, 2, 3)
 ALONE_LEARNED = ("alone-learned", "alone-reads")
-# Learning rates of the preset `small` for each kind, and for single layers by nu: the best of those tried on other
-# windows, after 300 to 400 steps. Forget gates train at the rate of their layer.
+# Learning rates for each kind at width 64, and for single layers by nu: the best of those tried on other windows, after
+# 300 to 400 steps. Forget gates train at the rate of their layer.
 RATES: dict[str, dict[str, float]] = {
     "two": {"softmax": 0.024, "linear": 0.024, "delta": 0.012, "mesa": 0.012, "mesa-gates": 0.012},
     "four": {"softmax": 0.024, "linear": 0.024, "delta": 0.024, "mesa": 0.012, "mesa-gates": 0.012},
@@ -56,10 +56,11 @@ class LanguageMesa:
     """Training of the networks; the batch size is in windows."""
     accumulate: Count = 1  # Parts of a batch that run one after the other.
     autocast: Literal["none", "bfloat16"] = "none"  # Precision of activations while training.
-    tuned: bool = False  # Train each kind at its own learning rate, tuned on other windows.
+    tuned: bool = False  # Train each kind at its own learning rate, tuned at width 64; it falls with the width.
     seeds: Count = 3  # Networks of each kind, one per seed.
     corpus: str = ""  # Folder that mesascope language prepare wrote; the sources of Python's standard library if empty.
     part: str = ""  # Folder of the standard library to read; all if empty.
+    tokenizer: str = "bytes"  # Tokens of the standard library: bytes, or bpe:VOCABULARY to train byte pairs on it.
     width: Count = 64  # Width of a token.
     n_heads: Count = 4  # Heads of a layer.
     context: Annotated[int, msgspec.Meta(ge=32)] = 256  # Tokens of a window.
@@ -69,7 +70,7 @@ class LanguageMesa:
 
     def text(self, length: int, split: Literal["train", "validation"] = "train") -> language.TextWindows:
         """Windows of the corpus, which is prepared if it is missing."""
-        folder = str(Path(self.corpus).resolve()) if self.corpus else _library(self.part)
+        folder = str(Path(self.corpus).resolve()) if self.corpus else _library(self.part, self.tokenizer)
         return language.TextWindows(folder, length, split, language.open_corpus(folder).checksum)
 
     def network(self, layers: str, vocabulary: int, **options: Any) -> Any:
@@ -81,7 +82,8 @@ class LanguageMesa:
         return replace(config, transformer=replace(config.transformer, heads=heads))
 
     def plan(self, size: str, kind: str) -> Training:
-        return replace(self.training, learning_rate=RATES[size][kind]) if self.tuned else self.training
+        rate = RATES[size][kind] * 64 / self.width
+        return replace(self.training, learning_rate=rate) if self.tuned else self.training
 
     def bands(self) -> dict[str, slice]:
         """Ranges of tokens for mean losses, by name; early and late surround the tokens of the in-context score."""
@@ -92,16 +94,17 @@ class LanguageMesa:
         }  # fmt: skip
 
 
-def _library(part: str) -> str:
+def _library(part: str, tokenizer: str) -> str:
     """The folder of the standard library's tokens, in the cache."""
     from mesascope.data.files import cache_folder
     from mesascope.language.documents import standard_library
     from mesascope.language.shards import INDEX
+    from mesascope.language.tokenizing import TokenizerKind
 
-    version = ".".join(map(str, sys.version_info[:3]))
-    folder = cache_folder() / "texts" / "-".join(["python", version, *([part] if part else []), "bytes"])
+    version, kind = ".".join(map(str, sys.version_info[:3])), TokenizerKind(tokenizer).identity.replace(":", "-")
+    folder = cache_folder() / "texts" / "-".join(["python", version, *([part] if part else []), kind])
     if not (folder / INDEX).exists():
-        language.prepare(standard_library(part), folder, validation=0.05)
+        language.prepare(standard_library(part), folder, tokenizer, validation=0.05)
     return str(folder)
 
 
