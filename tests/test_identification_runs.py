@@ -94,7 +94,7 @@ def test_an_answer_with_undefined_parts_is_plain_json(case, unchecked, tmp_path)
         assert found.names == ()
         assert found.exactly.rstrip(".") in found.report(tmp_path / "page.html").read_text()
     elif budget < 1000:
-        assert found.exactly == f"odd: not {names}, the only candidate."
+        assert found.exactly == f"odd does not match {names}, the only candidate."
 
 
 class Zeros(LinearRegression):

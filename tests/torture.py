@@ -59,9 +59,9 @@ def state(path: Path) -> str:
         name = half[0].name.lstrip(".").removesuffix(".aside")
         return "with a checkpoint half written" if name.isdecimal() else f"with {name} half written"
     if (path / "claims.json").exists():
-        return "while it was reported"
+        return "while its report was written"
     if (path / "results" / "index.json").exists():
-        return "while it was measured and drawn"
+        return "while it was measured or drawn"
     return "while it trained" if (path / "metrics.jsonl").exists() else "before its first step"
 
 
@@ -150,32 +150,32 @@ def main() -> None:
     versions = ", ".join(f"{package} {version(package)}" for package in ("mesascope", "torch", "numpy"))
     fell = "\n".join(f"| {place} | {count} |" for place, count in sorted(places.items(), key=lambda item: -item[1]))
     full = (
-        f"{disks[0]} runs on disks with 0 to 220 kB left: {disks[1]} of them said in one sentence that their disk "
-        "is full, and each finished, the same as the uninterrupted one, when there was more room."
+        f"{disks[0]} runs started on disks with 0 to 220 kB free. {disks[1]} of them reported a full disk. After space "
+        "was freed, all finished with files equal to those of the uninterrupted run."
         if disks
         else "Left out: this machine mounts no disk of a given size."
     )
     minutes = (time.monotonic() - start) / 60
     PAGE.write_text(
-        f"""# Kills, crowds and full disks
+        f"""# Kills, simultaneous runs and full disks
 
 Written by `make torture` (`python tests/torture.py {wanted}`):
 {versions}, Python {platform.python_version()},
 {platform.machine()}, {minutes:.0f} minutes. The run is the study of `tests/tiny_study.py`: two layers
-trained for 60 steps, a checkpoint every second, then measured, judged, drawn and reported. Every file of a run but its
-configuration, its times and its report is compared, byte for byte, with that of an uninterrupted run.
+are trained for 60 steps with a checkpoint every two steps; then the run is measured, judged, drawn and reported. All
+files except configuration, times and report must be equal, byte for byte, to those of an uninterrupted run.
 
-**Kills.** {sum(places.values())} processes were ended by SIGKILL at random moments, and each run
-continued by `--resume` until it was finished: {runs} runs. All {runs} are the same as the uninterrupted one.
+**Kills.** We killed {sum(places.values())} processes by SIGKILL at random moments, and continued each
+run by `--resume` until it was finished. All {runs} runs have files equal to those of the uninterrupted run.
 Where the kills fell:
 
 | the run was killed | times |
 |---|---|
 {fell}
 
-**Two at once.** 10 times two processes began or continued a run in one folder at the same moment. {refused} times
-the second was refused in one sentence, {10 - refused} times it came when the first had finished; every run is the
-same as the uninterrupted one.
+**Two at once.** In each of 10 trials, two processes started or resumed a run in one folder at the same moment.
+{refused} times the second one was refused, {10 - refused} times the first had already finished. All runs have files
+equal to those of the uninterrupted run.
 
 **Full disks.** {full}
 """

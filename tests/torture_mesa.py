@@ -210,17 +210,18 @@ def report(count: int, tally: Counter[str], worst: dict[str, float], failures: l
     )
     text = f"""# The mesa-layer in random configurations
 
-`python tests/torture_mesa.py` draws shapes (up to {max(TOKENS):,} tokens, keys of up to {max(ENTRIES)} entries), keys
-(of independent directions, near one direction, of a few directions, repeated, or of unequal entries), gates, input
-strengths, ridges, states, methods and chunks at random. It compares outputs, states and all gradients with the
-definition, a token at a time in float64. The bound on the largest relative error is ({BASE} + {SLOPE} kappa) units of
-rounding, kappa the largest condition number of any token's matrix, or twice the error of the definition in the same
-dtype, where that is more. Gradients of gates, which are sums that may cancel, count relative to their terms. An error
-in place of an answer is right only where kappa is above {SINGULAR} over the unit.
+`python tests/torture_mesa.py` draws at random: shapes (up to {max(TOKENS):,} tokens, keys of up to {max(ENTRIES)} entries),
+keys (independent, nearly parallel, in few dimensions, repeated, or with entries of unequal size), gates, input
+strengths, ridges, initial states, methods and chunk sizes. It compares outputs, states and all gradients with a
+float64 reference that solves the least-squares problem of each token separately. The bound on the relative error is
+the larger of two numbers: ({BASE} + {SLOPE} kappa) eps, and twice the error of the reference in the same dtype. Here
+eps is the unit of rounding, and kappa the largest condition number of any token's matrix. Errors of gradients of gates
+are relative to the size of the summed terms, as these may cancel. The layer may refuse to answer only if kappa exceeds
+{SINGULAR} / eps.
 
-{count:,} configurations, {len(failures)} outside.
+{len(failures):,} of {count:,} configurations exceeded the bound.
 
-| dtype, ridge | configurations | refused, as singular | largest error / its bound |
+| dtype, ridge | configurations | refused, as singular | largest error / bound |
 |---|---|---|---|
 {rows}
 """

@@ -148,17 +148,17 @@ Written by `make torture` (`python tests/torture_sweep.py {wanted}`):
 {versions}, Python {platform.python_version()},
 {platform.machine()}, {(time.monotonic() - start) / 60:.0f} minutes.
 
-{total} times, SIGKILL at a random moment ended a worker of a sweep, the command that had started it (the driver), or
-the whole process group of both, as when a machine is lost. A dead driver was started again by `--resume`. Each sweep
-has two workers. *Function* calls a function for 4 seeds at each of 6 settings; *study* runs the study of
+{total} times, we sent SIGKILL at a random moment: to a worker of a sweep, to the command that had started it (the
+driver), or to the process group of both, as if the machine failed. A dead driver was started again by `--resume`.
+Each sweep has two workers. *Function* calls a function for 4 seeds at each of 6 settings; *study* runs the study of
 `tests/tiny_study.py` at 2 settings, with a checkpoint every second step.
 
 | task | worker killed | driver killed | group killed | sweeps finished |
 |---|---|---|---|---|
 {rows}
 
-In every finished sweep, the gathered table and all files of its points (but their configurations, times, reports and
-locks) were byte-identical to those of a sweep that nothing disturbed: nothing was lost, and nothing counted twice.
+In every finished sweep, the gathered table and all files of its points (except configurations, times, reports and
+locks) were byte-identical to those of a sweep that nothing disturbed.
 """
     )
     print(PAGE.read_text())

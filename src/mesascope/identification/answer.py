@@ -176,8 +176,9 @@ class Identification(Answer):
             maybe = _all([*found.undecided])
             return f"{self.learner}: not measured well enough; it may equal {maybe}, and {would} decide."
         names = [row.candidate for row in self.rows]
-        of = f"none of the {len(names)} candidates" if len(names) > 1 else f"not {names[0]}, the only candidate"
-        return f"{self.learner}: {of}."
+        if len(names) == 1:
+            return f"{self.learner} does not match {names[0]}, the only candidate."
+        return f"{self.learner} matches none of the {len(names)} candidates."
 
     @property
     def departs(self) -> str:
@@ -192,7 +193,7 @@ class Identification(Answer):
         differences = {name: one for name, one in row.differences.items() if not (own and name == OWN)}
         beyond = sorted((one.mean.value, name) for name, one in differences.items() if one.low > bound)
         ends = [*beyond[:1], *beyond[1:][-1:]]
-        reach = " to ".join(f"{percent_text(value)} {_under(name)}" for value, name in ends)
+        reach = " to ".join(f"{percent_text(value)} ({_under(name)})" for value, name in ends)
         found = f"It departs from {row.candidate} by {reach}." if beyond else ""
         open_ = [name for name, one in differences.items() if one.low <= bound <= one.high]
         if own and open_:

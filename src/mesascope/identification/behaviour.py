@@ -282,10 +282,10 @@ INVARIANCES: Mapping[str, Change] = {
     "pairs in another order": _permuted,
     "labels twice as large": _labels(lambda y: 2 * y),
     "labels of the other sign": _labels(lambda y: -y),
-    "labels and one": _labels(lambda y: y + 1),
+    "labels plus 1": _labels(lambda y: y + 1),
     "inputs rotated": _rotated,
     "inputs twice as large": _inputs(lambda x: 2 * x),
-    "inputs and one": _inputs(lambda x: x + 1),
+    "inputs plus 1": _inputs(lambda x: x + 1),
     "every pair twice": _twice,
 }
 
