@@ -211,8 +211,8 @@ def report(count: int, tally: Counter[str], worst: dict[str, float], failures: l
     text = f"""# The mesa-layer in random configurations
 
 `python tests/torture_mesa.py` draws at random: shapes (up to {max(TOKENS):,} tokens, keys of up to {max(ENTRIES)}
-entries), keys (independent, nearly parallel, in few dimensions, repeated, or with entries of unequal size), gates, input
-strengths, ridges, initial states, methods and chunk sizes. It compares outputs, states and all gradients with a
+entries), keys (independent, nearly parallel, in few dimensions, repeated, or with entries of unequal size), gates,
+input strengths, ridges, initial states, methods and chunk sizes. It compares outputs, states and all gradients with a
 float64 reference that solves the least-squares problem of each token separately. The bound on the relative error is
 the larger of two numbers: ({BASE} + {SLOPE} kappa) eps, and twice the error of the reference in the same dtype. Here
 eps is the unit of rounding, and kappa the largest condition number of any token's matrix. Errors of gradients of gates

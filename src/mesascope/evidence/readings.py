@@ -83,7 +83,7 @@ class Reading:
 
     def at(self, index: Any, words: str) -> Reading:
         """Index the numbers, as in NumPy: ``.at((slice(None), -1), "at the last step")``."""
-        return self.map(lambda numbers: numbers[index], f"{self}, {words}")
+        return Reading(f"{self}, {words}", lambda results: self.read(results)[index], self.joined)
 
     def map(self, function: Callable[[Any], Any], words: str) -> Reading:
         """Apply a function to the numbers; ``words`` describe the result."""

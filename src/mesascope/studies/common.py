@@ -59,27 +59,31 @@ def converged(
     quantity: str = "mse",
     log: bool = False,
     each: bool = True,
+    start: float = np.inf,
     former: str = "",
 ) -> Claim:
     """Premise: the training of each network has converged; if not ``each``, that of the median network.
 
     ``log`` measures change and fall of the log loss, for losses that fall by orders of magnitude. A log loss that falls
-    at a constant rate makes a fifth of its fall in the last fifth.
+    at a constant rate makes a fifth of its fall in the last fifth. Losses above ``start`` count as ``start``: those of
+    initial weights can be far above the loss of predicting zero.
     """
-    shares = [stage(one).map(partial(late_share, quantity=quantity, log=log), one) for one in trainings]
+    shares = [stage(one).map(partial(late_share, quantity=quantity, log=log, start=start), one) for one in trainings]
     because = "it is about the networks that were trained, and each curve is that of its network"
     return Claim(
         id, f"training has converged: the last fifth {'of each ' if each else ''}changes the "
-        f"{'logarithm of the ' if log else ''}loss by less than {most:.0%} of the fall over the whole training",
+        f"{'logarithm of the ' if log else ''}loss {'' if each else 'of the median network '}by less than {most:.0%} "
+        "of the fall over the whole training",
         beside(shares, f"|change in the last fifth| / |fall|{', of log loss' if log else ''}, each network"),
         below(most), ours("premise"), quantifier="exact" if each else "median", at_least=at_least, premises=(),
         exact_because=because if each else "", former=former,
     )  # fmt: skip
 
 
-def late_share(curves: Any, quantity: str = "mse", *, log: bool = False) -> np.ndarray:
+def late_share(curves: Any, quantity: str = "mse", *, log: bool = False, start: float = np.inf) -> np.ndarray:
     """|Change of the loss in the last fifth of the steps| / its total fall, by seed; 1 if the loss does not fall."""
-    step, loss = curves["step"], np.log(curves[quantity]) if log else curves[quantity]
+    step, loss = curves["step"], np.minimum(curves[quantity], start)
+    loss = np.log(loss) if log else loss
     before = np.flatnonzero(step <= 0.8 * step[-1])[-1]
     fall, late = loss[:, 0] - loss[:, -1], loss[:, before] - loss[:, -1]
     return np.where(fall > 0, np.abs(late) / np.maximum(fall, 1e-30), 1.0)

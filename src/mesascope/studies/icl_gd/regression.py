@@ -28,6 +28,8 @@ SWEEPS: dict[str, dict[str, Sequence[Any]]] = {
     "other-inputs": {"x": LAWS, "x_scale": (0.5, 1.0, 2.0)},
 }
 
+# Mean squared error of predicting 0: ten inputs from U(-0.5, 0.5), and teachers from N(0, I).
+ZERO = 10 * 0.5**2 / 3
 # Number of tasks; a standard error needs two.
 Several = Annotated[int, msgspec.Meta(ge=2)]
 

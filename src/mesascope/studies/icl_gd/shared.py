@@ -36,7 +36,8 @@ def no_better_descent(
     whose means depend on the few tasks where they explode.
     """
     return Claim(
-        id, f"{what} with step sizes read from any network's weights has no smaller loss than with tuned ones",
+        id, f"{what} with step sizes read from any network's weights has no smaller "
+        f"{'median ' if quantity == 'median' else ''}loss than with tuned ones ({tolerance:.0%} are allowed)",
         compared.ratio("own", reference, quantity), above(1 - tolerance), ours("premise"), about="algorithms",
     )  # fmt: skip
 
@@ -80,7 +81,7 @@ def derivatives(compared: StageReading, *, id: str = "derivatives") -> Claim:
     Sensitivities that are measured at another query or on another task would fail this.
     """
     return Claim(
-        id, "measured sensitivities equal the derivatives of predictions at the same queries",
+        id, "measured sensitivities equal the derivatives of predictions at the same queries, within 5 %",
         compared["derivative-error", "trained"] / compared["derivative", "trained"], below(0.05), ours("premise"),
         about="algorithms",
     )  # fmt: skip
