@@ -297,8 +297,8 @@ STUDY = study.Study(
     trainings=4,
     premises=("converged", "gamma-positive"),
     claims=(
-        converged(*(f"pairs-{size}" for size in SIZES), log=True, each=False,
-                  former="of the losses themselves, for each network: held for five, failed for eight"),
+        converged(*(f"pairs-{size}" for size in SIZES), each=False,
+                  former="of each network: held for five, failed for eight"),
         shared.no_better_descent(descents, "expected", "GD++", id="gd++-at-its-optimum"),
         Claim("gd++-as-predicted", "tuned GD++'s loss on fresh tasks is the one that theory gives for its step sizes, "
               "for each N", descents.ratio("gd++", "expected"), study.two_sided(0.03), ours("premise"),

@@ -371,7 +371,8 @@ STUDY = Study(
         Figure("shares", "Percent of trials by adapter (rows), of learners that a candidate equals: the learner's "
                "algorithm is named, is ruled out, and its family comes first. Last: percent of all trials with a false "
                "name. Every sixth planted learner has noise.", (Lines("", "", "", _shares),), size=(6, 3.6), claims=(
-            _share("false-names", "at most 1 % of answers name an algorithm that the learner does not run",
+            _share("false-names", "at most 1 % of answers name an algorithm whose predictions differ from the "
+                   "learner's by more than the answer states",
                    lambda r: _of(r, "false") > 0, below(0.01), "the level of identify"),
             _share("truth-named", "without noise at least 99 % of answers name the learner's own algorithm, if it is a "
                    "candidate",

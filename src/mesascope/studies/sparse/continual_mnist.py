@@ -179,10 +179,13 @@ def _closed(method: str) -> Reading:
 
 
 def _at_switches(shares: np.ndarray) -> np.ndarray:
-    """Rise of the closed percentage in the first tenth of a task, minus that in its last; mean over later tasks."""
+    """Rise of the closed percentage in the first tenth of a task, minus that in the last tenth of the task before.
+
+    Means over layers, and over all tasks but the first. A share that rises more and more slowly has a negative value.
+    """
     closed = 100 * shares[:, :, ::2].mean(2)
     steps = np.diff(closed, axis=1).reshape(len(closed), -1, LOOKS)
-    return (steps[:, 1:, 0] - steps[:, 1:, -1]).mean(1)
+    return (steps[:, 1:, 0] - steps[:, :-1, -1]).mean(1)
 
 
 def _printed(quantity: str, method: str, name: str, verdict: str = "undecided") -> Claim:
@@ -287,13 +290,14 @@ STUDY = Study(
                "mean and range over seeds. Thesis: Fig. 4.3, left and centre.",
                tuple(_shares(f"rotations {method}", method) for method in LEARNED), columns=2, shared_legend=True,
                claims=(
-            Claim("closes", "at least a tenth of the last layer's weights are closed at the end, with rates and with "
-                  "masks",
+            Claim("closes", "at least a tenth of the last layer's weights are closed at the end of rotations, with "
+                  "rates and with masks",
                   beside([_closed(method).at((slice(None), 2), "of the last layer") for method in LEARNED],
                          "percent of the last layer's weights closed at the end of rotations"), above(10.0), LEFT),
-            Claim("rates-close-more", "learned rates close a larger share of each layer's weights than masks",
+            Claim("rates-close-more", "on rotations, learned rates close a larger share of each layer's weights than "
+                  "masks",
                   _closed("La-MAML") - _closed("sparse-La-MAML"), above(0.0), study.printed("section 4.4.1")),
-            Claim("closes-towards-output", "the share of closed weights grows from each layer to the next",
+            Claim("closes-towards-output", "on rotations, the share of closed weights grows from layer to layer",
                   beside([_closed(method).map(lambda shares: np.diff(shares, axis=1), method) for method in LEARNED],
                          "points of closed weights of a layer above the one before"), above(0.0), LEFT),
         )),
@@ -303,11 +307,12 @@ STUDY = Study(
             _by_width("closed (%)", "closed", "gd"),
             _by_width("retained accuracy (%)", "retained", "trained"),
         ), columns=2, claims=(
-            Claim("less-in-large", "the widest networks close less than half as many of their weights as the narrowest",
+            Claim("less-in-large", "the share of weights that the widest networks close is less than half of that of "
+                  "the narrowest",
                   widths["closed"].map(lambda closed: closed[:, 0] - 2 * closed[:, -1],
                                        "percent closed of the narrowest less twice that of the widest"),
                   above(0.0), RIGHT),
-            Claim("more-retained-in-large", "wider networks retain more accuracy than the narrowest",
+            Claim("more-retained-in-large", "the widest networks retain more accuracy than the narrowest",
                   widths["retained"].map(lambda retained: retained[:, -1] - retained[:, 0],
                                          "points of retained accuracy of the widest above the narrowest"),
                   above(0.0), RIGHT),
@@ -315,11 +320,12 @@ STUDY = Study(
         Figure("passes", "Percent of entries that do not change where La-MAML sees each task several times; mean and "
                "range over seeds. Thesis: Fig. 4.4.", (_shares("passes", looks=LOOKS),), columns=1, size=(7, 3.5),
                claims=(
-            Claim("closes-at-switches", "in several passes, more weights are closed in the first tenth of a task than "
-                  "in its last",
+            Claim("closes-at-switches", "in several passes, a larger share of a layer's weights closes in the first "
+                  "tenth of a task than in the last tenth of the task before, in the mean over layers",
                   stage("passes")["closed"].map(
-                      _at_switches, "points closed in the first tenth of a task less those in its last"),
-                  above(0.0), study.printed("Fig. 4.4")),
+                      _at_switches, "points closed in the first tenth of a task less in the last tenth before it"),
+                  above(0.0), study.printed("Fig. 4.4"),
+                  former="in place of the last tenth of the same task, which closes least on any curve that flattens"),
         )),
     ),
     mutations=bugs.ALL,

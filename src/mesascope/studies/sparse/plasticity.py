@@ -57,10 +57,6 @@ def _gain(points: Reading, ends: str) -> Reading:
     return points.map(lambda numbers: numbers[:, -1] - numbers[:, 0], f"{points}, {ends}")
 
 
-def _more(axis: study.StageReading, ends: str) -> Reading:
-    return _gain(axis["accuracy sparse-maml"], ends) - _gain(axis["accuracy maml"], ends)
-
-
 def _panels(axis: study.StageReading, x: str, log: str = "") -> tuple[study.Lines, study.Lines]:
     """Accuracy and percent closed over the values of an axis."""
     own = ("trained", "sparse-MAML")
@@ -97,11 +93,15 @@ STUDY = Study(
             Claim("longer-helps", "sparse-MAML is more accurate with more inner steps",
                   _gain(lengths["accuracy sparse-maml"], LONGER), above(0.0), printed(FIGURE)),
             Claim("longer-helps-more", "sparse-MAML gains more accuracy from more inner steps than MAML",
-                  _more(lengths, LONGER), above(0.0), printed(FIGURE)),
+                  _gain(lengths["accuracy sparse-maml"], LONGER) - _gain(lengths["accuracy maml"], LONGER), above(0.0),
+                  printed(FIGURE)),
             Claim("not-maml", "MAML gains less than one point of accuracy from more inner steps",
                   _gain(lengths["accuracy maml"], LONGER), below(1.0), printed(FIGURE)),
-            Claim("larger-helps-more", "sparse-MAML gains more accuracy from a larger inner rate than MAML",
-                  _more(rates, LARGER), above(0.0), printed(FIGURE)),
+            Claim("larger-helps", "sparse-MAML is more accurate with a larger inner rate",
+                  _gain(rates["accuracy sparse-maml"], LARGER), above(0.0), printed(FIGURE),
+                  former="as larger-helps-more, a larger gain than MAML's, which held as MAML lost 32 points"),
+            Claim("larger-harms-maml", "MAML is less accurate with a larger inner rate",
+                  _gain(rates["accuracy maml"], LARGER), below(0.0), study.ours("what masks protect from")),
             Claim("closes-with-length", "the share of closed entries is larger with more inner steps",
                   _gain(lengths["closed"], LONGER), above(0.0), printed(FIGURE), former="bound > 1, undecided"),
             Claim("closes-with-rate", "the share of closed entries is larger at larger inner rates",

@@ -100,7 +100,7 @@ STUDY = Study(
             strip("closed (%)", COMPARED, lambda r: {"each seed": r["closed"]}),
         ), columns=2, size=(11, 6.2), shared_legend=True, claims=(
             few_shot.learns(accuracy["sparse-maml"]),
-            Claim("noise-vanishes", "the mean spread of the noise falls to less than a tenth of its start",
+            Claim("noise-vanishes", "the mean |sigma| of the noise falls to less than a tenth of its start",
                   draws["sigma"], below(0.1), printed(SECTION)),
             Claim("masks-settle", "masks of two draws differ at the end in less than a tenth of the entries that they "
                   "differ in at the start",
