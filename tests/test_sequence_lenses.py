@@ -229,6 +229,19 @@ def test_probes_are_judged_on_sequences_that_they_were_not_fitted_on():
     )
 
 
+def test_errors_of_a_probe_and_of_the_probe_before_it_are_paired():
+    """The second tokens are nearly the first, so the ratio of their errors is known better than each of them."""
+    noise = stream(0, "noise")
+    nearly = Told(lambda s: s, lambda s: s + 0.01 * torch.randn(*s.shape, generator=noise).double())
+    many = LinearDynamics(D, 8).sample(600, stream(0, "probes")).double()
+    found = probe({"net": [nearly]}, many, times=[2, 7])
+    own, before = found["mse", "net"][0], found["before", "net"][0]
+    assert [one.n for one in before[:2]] == [one.n for one in own[:2]]
+    assert [one.n for one in before[2:]] == pytest.approx([one.n for one in own[:2]], rel=1e-12)
+    assert all(one.s / one.n > 0.03 for one in own)
+    assert all((one / other).s < 0.01 for one, other in zip(own[2:], before[2:], strict=True))
+
+
 @pytest.mark.parametrize("attention", [("softmax", "linear"), ("mesa", "softmax")])
 def test_sensitivities_of_elements_are_those_of_difference_quotients(attention):
     net, sequence = raw(attention), SEQUENCES[:2, :6]

@@ -78,7 +78,7 @@ class Estimates(Tabular):
     """Means over the same ``n`` tasks with their covariance, so that shared errors cancel in ratios and differences.
 
     A quantity has a name, such as ``("mse", "trained")``, and one column per replicate. Cases, such as the points of a
-    sweep, have separate tasks.
+    sweep, count as independent, as if they had separate tasks.
 
     Args:
         names: name of each column; columns with the same name are replicates, in order.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -34,8 +34,9 @@ def probe(
 
     Each map is affine and is fitted by ridge regression on half of the sequences; errors are measured on the other
     half. Cases are ``layer`` (0 is before the first) and ``t``, the number of known elements. ``("mse", group)`` is the
-    mean squared error. Baselines are ``("mse", "group-shuffled")``, maps fitted to the targets of other sequences, and
-    ``("mse", "constant")``, the targets' mean.
+    mean squared error, and ``("before", group)`` that of the layer before at the same time, so that the errors of their
+    ratio are paired (ratios of other cases are not); for layer 0 it is the layer's own. Baselines are ``("mse",
+    "group-shuffled")``, maps fitted to the targets of other sequences, and ``("mse", "constant")``, the targets' mean.
 
     Targets: ``"next"`` is the next element. ``"preconditioned"`` is A_t^{-1} s_t with A_t = sum_{i<t} s_i s_i^T +
     regulariser I. ``"implicit"`` is the next element, predicted by eta sum_{i<=t} s_i s_{i-1}^T x_t. The probe of
@@ -74,10 +75,12 @@ def probe(
     fixed = {"constant": (_held(truth) - _fitted(truth).mean(0)).square().mean(-1)}
     if read is not None:
         fixed["input"] = (_held(_stepped(wide[:, :-1][:, at], *read)) - _held(truth)).square().mean(-1)
-    return _by_layer_and_time(errors, fixed, chosen)
+    return _by_layer_and_time(errors, fixed, groups, chosen)
 
 
-def _by_layer_and_time(errors: dict[str, list[Tensor]], fixed: dict[str, Tensor], times: list[int]) -> Estimates:
+def _by_layer_and_time(
+    errors: dict[str, list[Tensor]], fixed: dict[str, Tensor], groups: Iterable[str], times: list[int]
+) -> Estimates:
     """Cases for each layer and time, from errors ``(layers, held out, times)``, and ``fixed`` errors without layers."""
     depths = {len(one) for own in errors.values() for one in own}
     if len(depths) > 1:
@@ -86,9 +89,11 @@ def _by_layer_and_time(errors: dict[str, list[Tensor]], fixed: dict[str, Tensor]
         )
     depth = depths.pop()
     every = errors | {name: [one.expand(depth, -1, -1)] for name, one in fixed.items()}
+    columns = {("mse", name): own for name, own in every.items()}
+    columns |= {("before", name): [torch.cat([one[:1], one[:-1]]) for one in errors[name]] for name in groups}
     places = [(layer, place) for layer in range(depth) for place in range(len(times))]
     points = [
-        Estimates.of({("mse", name): [numbers(one[layer, :, place]) for one in own] for name, own in every.items()})
+        Estimates.of({name: [numbers(one[layer, :, place]) for one in own] for name, own in columns.items()})
         for layer, place in places
     ]
     cases = {"layer": [layer for layer, _ in places], "t": [times[place] for _, place in places]}

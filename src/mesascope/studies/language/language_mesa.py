@@ -304,8 +304,9 @@ STUDY = Study(
             Claim("uniform-loss", "control: a network whose weights are all 0 loses the logarithm of the size of the "
                   "vocabulary, within 0.1 %", study.stage("uniform")["loss"], study.two_sided(1e-3, around=1.0),
                   ours("control: losses are in nats"), **ON_WINDOWS | {"over": "algorithms", "at_least": 1}),
-            Claim("unseen-text", "control: fewer than a quarter of the judged windows begin with 64 tokens that "
-                  "occur in the training text", study.stage("seen", percent="percent of windows")["percent"],
+            Claim("unseen-text", "control: fewer than a quarter of a sample of 64 judged windows begin with 64 "
+                  "tokens that occur in the first 10 million of the training text",
+                  study.stage("seen", percent="percent of windows")["percent"],
                   study.below(25.0), ours("control: judged texts are new"),
                   **ON_WINDOWS | {"over": "algorithms", "at_least": 1}),
             Claim("below-linear", "each hybrid with mesa layers has a smaller loss than that with linear layers, at "
@@ -313,8 +314,8 @@ STUDY = Study(
             Claim("delta-below-linear", "each hybrid with delta layers has a smaller loss than that with linear "
                   "layers, at each size", beside(_less("delta", "linear"), BELOW_LINEAR), above(0.0),
                   ours("Schlag, Irie and Schmidhuber (2021)")),
-            Claim("near-softmax", "with two layers each network's loss is at most 0.03 nats a token above that of "
-                  "softmax", loss("two", "mesa") - loss("two", "softmax"), below(0.03), SECTION),
+            Claim("near-softmax", "with two layers the loss of each mesa network is at most 0.03 nats a token above "
+                  "that of softmax", loss("two", "mesa") - loss("two", "softmax"), below(0.03), SECTION),
             Claim("forgetting-helps", "each network with forget gates has a smaller loss than that without, both with "
                   "a constant ridge", beside(_less("mesa-gates", "mesa"), "nats a token below mesa"), above(0.0),
                   ours("the thesis leaves gates to others")),
@@ -334,8 +335,8 @@ STUDY = Study(
                   "of each other in cut texts and at the beginnings of texts",
                   beside([_over_octave(*one) for one in BOTH_SIZES], "loss in cut texts / at the beginning, each "
                          "network"), study.two_sided(0.03), ours("control: all losses have one scale"), **ON_WINDOWS),
-            Claim("falls-as-far", "the fall of the loss with the tokens read, and the loss on late tokens, are within "
-                  "0.02 nats of those of softmax, or better",
+            Claim("falls-as-far", "the fall of the loss to the second half of the context, and the loss there, are "
+                  "within 0.02 nats of those of softmax, or better",
                   beside([*FALLS, *_less("mesa", "softmax", "end")], "nats below softmax: of the fall from early "
                          "tokens to the second half of the context, and of the loss there"), above(-0.02),
                   ours("what a state of fixed size could cost"), unlike=UNLIKE),
@@ -345,8 +346,8 @@ STUDY = Study(
             study.strip("nats a token gained", {kind: kind for kind in KINDS},
                         lambda r: {f"{size} layers": {kind: reach(size, kind)(r) for kind in KINDS} for size in SIZES}),
         ), size=(6.5, 3.2), claims=(
-            _reads("reads", "with two and four layers, softmax loses more on late tokens if the context is cut to the "
-                   "nearest eighth", SIZES, "learned"),
+            _reads("reads", "with two and four layers, softmax loses more on late tokens if the context is cut to "
+                   "the nearest eighth to quarter", SIZES, "learned"),
         )),
         Figure("copying", "Attention, on text, of the first layer's head that looks most at the token before. Left: "
                "weight on that token; right: the largest weight on the token itself or on those two and three before "
@@ -368,7 +369,7 @@ STUDY = Study(
             _learned("alone-learned", "networks of one layer have a smaller loss than the bigram model",
                      [*(("alone", f"{kind} {nu}") for kind in ALONE for nu in NUS), ("alone", "softmax")]),
             _reads("alone-reads", "a single softmax layer loses more on late tokens if the context is cut to the "
-                   "nearest eighth", ["alone"], "alone-learned"),
+                   "nearest eighth to quarter", ["alone"], "alone-learned"),
             Claim("alone-below-linear", "behind shifted keys, a single mesa layer has a smaller loss than a linear "
                   "one, at each nu",
                   beside(_alone_less(loss), BELOW_LINEAR), above(0.0), FIGURE, premises=ALONE_LEARNED,
@@ -377,8 +378,9 @@ STUDY = Study(
                   "smaller loss on late tokens than a linear one",
                   beside([*_alone_less(score), *_alone_less(loss, "late")], SCORE_AND_LATE), above(0.0), FIGURE,
                   premises=ALONE_LEARNED),
-            Claim("alone-near-softmax", "with most features, each single layer's loss is at most 0.03 nats a token "
-                  "above that of softmax", loss("alone", f"mesa {NUS[-1]}") - loss("alone", "softmax"), below(0.03),
+            Claim("alone-near-softmax", "with most features, the loss of a single mesa layer is at most 0.03 nats a "
+                  "token above that of softmax",
+                  loss("alone", f"mesa {NUS[-1]}") - loss("alone", "softmax"), below(0.03),
                   ours("Fig. 3.7, whose softmax has learned positions, is another claim"), premises=ALONE_LEARNED,
                   former="printed, and undecided with 0.485 [0.447, 0.522] beside softmax with learned positions"),
         )),

@@ -233,21 +233,21 @@ STUDY = Study(
             _shown("languages: nats above log 2", above_log_2),
             _shown("regression: error / least squares", over_ridge),
         ), columns=2, size=(11, 6.4), claims=(
-            Claim("solved", "softmax without a window loses less than 0.3 nats an answer on each task",
+            Claim("solved", "softmax without a window loses less than 0.3 nats an answer on recall and copying",
                   beside([recalled["nats", "softmax"], copied["nats", "softmax"]], "nats lost an answer, each task"),
                   below(0.3), ours("premise: who sees all can answer")),
-            Claim("chance", "untrained networks answer less than 10 % correctly",
+            Claim("chance", "untrained networks answer less than 10 % of recall and copying correctly",
                   beside([recalled["answered", "untrained"], copied["answered", "untrained"]],
                          "percent answered, each task"), below(10.0), ours("a null control"), premises=SOLVED),
-            Claim("finds", "layers with a matrix state answer more than 25 % correctly, where the best guess among "
-                  "values not yet asked for is right in 20 %",
+            Claim("finds", "layers with a matrix state answer more than 25 % of recall correctly, where the best "
+                  "guess among values not yet asked for is right in 20 %",
                   beside([recalled["answered", kind] for kind in MATRICES], "percent answered, each kind"), above(25.0),
                   ours("premise"), premises=SOLVED),
             Claim("regressed", "the error of layers with a matrix state is less than half of that of predicting 0",
                   beside([regression.ratio(kind, "nothing") for kind in MATRICES], "error / of predicting 0, each "
                          "kind"), below(0.5), ours("premise")),
-            Claim("spoken", "on unknown automata, networks are at most a quarter as far from the optimal loss as "
-                  "untrained networks",
+            Claim("spoken", "on unknown automata, layers with a matrix state are at most a quarter as far from the "
+                  "optimal loss of a known automaton as untrained networks",
                   beside([above_log_2(kind) / above_log_2("untrained") for kind in MATRICES],
                          "nats above log 2 / those of untrained networks, each kind"), below(0.25), ours("premise")),
             Claim("symbols", "on unknown automata, layers of each kind lose less than uniform guesses of a symbol, log "

@@ -18,7 +18,7 @@ from mesascope.studies.mesa import bugs, dynamics
 from mesascope.study import Arrays, Claim, Figure, Reported, Study, above, below, ours, printed, stage, two_sided
 
 LINEAR = ("linear-converged", "no-better-sums", "gd-at-its-optimum")
-MESA = ("mesa-converged", "limit-at-its-optimum")
+MESA = ("mesa-converged", "limit-at-its-optimum", "simulated-ridge")
 # Ridges of mesa layers fall slowly: steps and batch are those of von Oswald (2024).
 MESA_LAYERS = dynamics.adamw_plan(4500, 1e-2, batch=256)
 NORMALISED = (*MESA, "normalised-converged")
