@@ -98,14 +98,13 @@ def _by_task(models: Mapping[int, Any], settings: Any, errors: Callable[..., Any
 def _identified(models: Mapping[int, Any], most: int) -> Arrays:
     """Distance of each candidate from each model on the family's own tasks; largest lower bound of any condition."""
     catalogue = identification.candidates(family(), sklearn=False)
-    found: dict[str, list[Any]] = {"own": [], "worst": [], "sense": []}
+    found: dict[str, list[Any]] = {"own": [], "worst": []}
     for seed, model in models.items():
         answer = identification.identify(model, family(), catalogue, most, seed, tolerance=1.0)  # compares all in full
         rows = {row.candidate: row for row in answer.rows}
         found["own"].append([rows[one.name].own_difference.mean.value for one in catalogue])
         found["worst"].append([max(x.low for x in rows[one.name].differences.values()) for one in catalogue])
-        found["sense"].append(answer.standing.kind)
-    axes = {"own": "seed candidate", "worst": "seed candidate", "sense": "seed", "candidate": "candidate"}
+    axes = {"own": "seed candidate", "worst": "seed candidate", "candidate": "candidate"}
     return Arrays(found | {"candidate": [one.name for one in catalogue]}, **axes)
 
 
@@ -194,9 +193,9 @@ def _explained(r: Any) -> np.ndarray:
 
 def _shuffled(r: Any) -> np.ndarray:
     """Error of each model with the labels of its context in reverse order, over that in order on the same tasks."""
-    reversed_ = np.abs(r["whole"]["shuffled"].astype(float))
-    errors = np.abs(r["errors"][MODEL][:, -1, : reversed_.shape[1]].astype(float))
-    return np.nanmean(reversed_, 1) / np.nanmean(errors, 1)
+    turned = np.abs(r["whole"]["shuffled"].astype(float))
+    errors = np.abs(r["errors"][MODEL][:, -1, : turned.shape[1]].astype(float))
+    return np.nanmean(turned, 1) / np.nanmean(errors, 1)
 
 
 regret, found = Reading("regret", _regret), study.stage("identified")
