@@ -133,7 +133,7 @@ def intervals(claims):
         ax.plot([ends[0], ends[2]], [row, row], color=color, linewidth=3)
         ax.plot(ends[1], row, "o", color=color)
     labels = [f"{claim['run']} {claim['id']}\n{claim['verdict']}" for claim in claims]
-    ax.set(yticks=range(len(claims)), yticklabels=labels, xlabel="bound from -1 to 1, interval at 99 %")
+    ax.set(yticks=range(len(claims)), yticklabels=labels, xlabel="bound from -1 to 1, interval at 99.9 %")
     ax.set_ylim(len(claims) - 0.5, -0.5)
     ax.legend(frameon=False, fontsize=8)
     return fig

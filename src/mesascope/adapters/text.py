@@ -208,14 +208,15 @@ def names_matter(
     """Errors of a language model on a real table with feature names, without names, and with exchanged names.
 
     An algorithm that ignores names has the same error in all cases. A smaller error with names, or a larger error with
-    exchanged names, shows prior knowledge about the names, not learning in context.
+    exchanged names (each input has the name of the next one), shows prior knowledge about the names, not learning in
+    context. The formats compact and digits write no names, so that equal errors show nothing.
 
     Args:
         model: a language model; see `from_text`.
         table: source of the rows; diabetes if None.
         tasks: number of tasks, the same in each case.
         seed: seed for the rows.
-        options: options of `from_text`.
+        options: options of `from_text`, except ``features``.
 
     Returns:
         One row per case: the parse rate, the mean absolute error, and its increase over the case without names. The

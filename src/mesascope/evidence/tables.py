@@ -128,10 +128,10 @@ class Tabular(ABC):
 
 def _plain(value: Any) -> Any:
     """Convert arrays and containers to plain numbers, texts, lists and dicts; other objects become their repr."""
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
     if hasattr(value, "tolist"):
         return value.tolist()
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
     if dataclasses.is_dataclass(value):
         return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, Mapping):

@@ -61,7 +61,7 @@ class Controls:
         return {f"control_{name}": helped(widget, helps[name]) for name, widget in self.widgets.items()}
 
     def connect(self, setup: Setup) -> None:
-        """Copy the page's settings to ``setup``, now and after each change."""
+        """Copy settings to ``setup``, now and after each change; a new subject sets the sliders."""
         self.setup = setup
         setup.choose(self.subject.value)
         setup.chosen, setup.seed = self.chosen.value, (self.again.tags or [0])[0]

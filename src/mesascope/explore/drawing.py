@@ -25,11 +25,11 @@ from mesascope.explore.ranges import MOST_PAIRS
 
 @dataclass
 class Drawing:
-    """Sources of the panel.
+    """Sources, figure and controls of the panel.
 
-    The user drags ``points``, the pairs of the context, and ``query``. During a drag, ``live`` has the current
-    positions of the query (first row) and the pairs. ``curves`` are predictions along the slice, ``answers`` those at
-    the query, and ``marks`` the weight of each label.
+    The user drags ``points``, the pairs of the context, and ``query``. ``live`` always has the current positions of the
+    query (first row) and the pairs. ``curves`` are predictions along a line of inputs, ``answers`` those at the query,
+    and ``marks`` the weight of each label.
     """
 
     points: ColumnDataSource = field(default_factory=lambda: empty("x", "y", "pair"))

@@ -45,8 +45,8 @@ class First:
     """Models of the page.
 
     Args:
-        payload: networks, tasks and learners as JSON. The page's own JavaScript computes predictions from it until
-            `Drawing.answer` has tags. If empty, the server computes all predictions.
+        payload: networks, tasks and learners as JSON, from which the page's own JavaScript computes predictions until
+            the server sets tags on `Drawing.answer` to take over. If empty, the server computes all predictions.
     """
 
     def __init__(self, controls: Controls, payload: str = "") -> None:

@@ -81,7 +81,7 @@ class Sequences:
         return torch.stack(states)[None]
 
     def begin(self) -> None:
-        """Predict the sequence, then compute the errors over many sequences."""
+        """Request predictions of the sequence, and errors and probes over many sequences."""
         self.one.request()
         self.later.request()
 

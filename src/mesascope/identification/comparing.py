@@ -95,10 +95,11 @@ def compare(candidate: Candidate, seen: Seen, levels: Levels) -> Compared:
 
 
 def comparing(candidate: Candidate, seen: Seen, levels: Levels) -> Iterator[Compared]:
-    """Fit a candidate to a few and then all of the family's own tasks, then to few and all tasks of all conditions.
+    """Fit a candidate to a few, then all, of the family's own tasks; then to a few, then all, tasks of all conditions.
 
-    Yields the comparison on the first few tasks; unless this rules the candidate out, also the last comparison. The
-    comparison ends as soon as the candidate is ruled out. Differences on fitted tasks are biased low, so a candidate
+    Yields the comparison on the first few tasks; unless this rules the candidate out, also the last comparison. It ends
+    at the first look that rules the candidate out, and for a costly candidate also where it is not shown to equal the
+    learner on the family's own tasks. Differences on fitted tasks are biased low, so a candidate
     above the bound on fitted tasks is ruled out. Half of ``levels.out`` is for the first three fits and
     `ruled_out_by_draws`, the other half for all conditions together.
     """

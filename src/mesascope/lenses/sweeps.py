@@ -86,7 +86,7 @@ def rollout(learner: HasRule, steps: int, damping: float = 1.0) -> Any:
 
 @register("lens", "trajectory_errors", needs="trajectory")
 def trajectory_errors(learner: HasTrajectory, episodes: Episode) -> Tensor:
-    """Squared error of each task after 0, 1, ... steps of a learner, ``(steps + 1, tasks)``. Needs *trajectory*.
+    """Mean squared error of each task after 0, 1, ... steps of a learner, ``(steps + 1, tasks)``. Needs *trajectory*.
 
     Errors that are nan, such as after an overflow, count as infinite.
     """

@@ -229,7 +229,10 @@ class MAML(nn.Module):
     def _gradients(
         self, copies: Copies, phi: Parameters, starts: Parameters, context: Context, create_graph: bool = False
     ) -> Parameters:
-        """Gradients of each task's inner loss at ``phi``; ``starts`` are the parameters before the first step."""
+        """Gradients of each task's inner loss and regularisation term at ``phi``.
+
+        ``starts`` are the parameters before the first step.
+        """
         total = self.losses(copies(phi, context.x), context.y).sum()
         found = torch.autograd.grad(total, list(phi.values()), create_graph=create_graph, materialize_grads=True)
         return self.regularised(dict(zip(phi, found, strict=True)), phi, starts)

@@ -194,7 +194,7 @@ class CausalAttention(CausalNet, ABC):
     def _heads(
         self, tokens: Tensor, times: Tensor, recent: Tensor | None, mask: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-        """Queries, keys and values, and the last inputs of their convolutions (None without a state)."""
+        """Queries, keys and values, and the last inputs of the convolution or the last key (None without a state)."""
         positioned = tokens
         if self.config.positions:
             positions = sinusoidal(times, self.config.positions).to(tokens)

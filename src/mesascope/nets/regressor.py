@@ -92,7 +92,7 @@ class InContextRegressor(HookedModule, Pretrained):
 
     @property
     def token_clip(self) -> float | None:
-        """See `TransformerConfig`."""
+        """Largest absolute value of token entries after each layer; None without clipping."""
         return self.config.transformer.token_clip
 
     def forward(self, context: Context, xq: Float[Tensor, "*batch m d_in"]) -> Float[Tensor, "*batch m d_out"]:

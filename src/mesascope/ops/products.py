@@ -54,7 +54,7 @@ def exact_convolutions() -> Iterator[None]:
 
 
 def _precision() -> tuple[str | None, list[str]]:
-    """PyTorch's older precision setting (None if the newer ones contradict it), and the newer settings."""
+    """`torch.get_float32_matmul_precision()` (None if it raises an error), and ``fp32_precision`` of each backend."""
     try:
         whole = torch.get_float32_matmul_precision()
     except (RuntimeError, UserWarning):  # torch 2.9 warns once that the older setting is deprecated

@@ -11,6 +11,7 @@ import numpy as np
 
 from mesascope import lenses
 from mesascope.study import Arrays, Bound, Claim, Reading, Training, below, beside, ours, stage
+from mesascope.text import percent_text
 
 
 def plan(steps: int, learning_rate: float, **changes: Any) -> Training:
@@ -71,9 +72,9 @@ def converged(
     shares = [stage(one).map(partial(late_share, quantity=quantity, log=log, start=start), one) for one in trainings]
     because = "it is about the networks that were trained, and each curve is that of its network"
     return Claim(
-        id, f"training has converged: the last fifth {'of each ' if each else ''}changes the "
-        f"{'logarithm of the ' if log else ''}loss {'' if each else 'of the median network '}by less than {most:.0%} "
-        "of the fall over the whole training",
+        id, "training has converged: in the last fifth of the steps, the "
+        f"{'logarithm of the ' if log else ''}loss of {'each' if each else 'the median'} network changes by less than "
+        f"{percent_text(most)} of its total fall",
         beside(shares, f"|change in the last fifth| / |fall|{', of log loss' if log else ''}, each network"),
         below(most), ours("premise"), quantifier="exact" if each else "median", at_least=at_least, premises=(),
         exact_because=because if each else "", former=former,
@@ -96,7 +97,8 @@ def midpoint(name: str, *, id: str = "midpoint") -> Claim:
     midpoint has half of the first two terms and a quarter of the last, so it is a quarter to three quarters away.
     """
     return Claim(
-        id, "the midpoint's predictions differ from each end's by about half of the difference between the ends",
+        id, "predictions of the network halfway between the two ends differ from those of each by 0.2 to 0.8 times the "
+        "difference between the ends",
         midpoint_distances(name), Bound(0.2, 0.8), ours("premise"), about="algorithms",
         former="bound 0.3 to 0.7, failed in mesa-one-layer",
     )  # fmt: skip

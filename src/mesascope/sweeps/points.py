@@ -71,10 +71,13 @@ class Point:
 
 
 def load_task(task: str, place: str = "") -> Study | Callable[..., Any]:
-    """Load a study by name, or a study or function from ``path.py:NAME`` or ``module:function``.
+    """Load a study by name, a study or function from ``path.py:NAME``, or a function from ``module:function``.
+
+    ``place`` is a folder to find modules in.
 
     Raises:
         ArgumentError: there is no such study, file, module or function.
+        ArgumentTypeError: the object is neither a study nor a function.
     """
     from mesascope.study import Study, load_study
 

@@ -74,7 +74,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, Any]:
-    """Attach the records of a test to its report; a test that passes with an undecided claim is undecided."""
+    """Attach the records of a test to its report.
+
+    A test that passes with an undecided claim is reported as undecided (outcome skipped), or fails with
+    ``--claims-strict``.
+    """
     report = yield
     last = report.when == "call" or (report.when == "setup" and report.failed)
     if last and (records := item.stash.get(_JUDGED, [])):

@@ -1,4 +1,4 @@
-"""Training: one loop, training states for ensembles of seeds and for single modules, plans and schedules."""
+"""Training: one loop, states for ensembles and single modules, plans, schedules, checkpoints, several processes."""
 
 import lazy_loader
 

@@ -13,7 +13,7 @@ from mesascope.shapes import Tensor
 
 
 def check_finite(step: int, metrics: Mapping[str, Tensor | float], batch: Any) -> None:
-    """Raise if no loss is finite, or if some loss is not finite and the batch contains such numbers."""
+    """Raise if no loss is finite, or if some loss and some number of the batch are not finite."""
     loss = metrics["loss"]
     # A finite sum means that all losses are finite; checking it takes a third of the time of checking each.
     if math.isfinite(loss.sum() if isinstance(loss, Tensor) else loss):

@@ -37,7 +37,7 @@ class Modes:
 
 @contextmanager
 def evaluating(*learners: Any) -> Iterator[None]:
-    """Within this context, modules are in eval() mode (dropout off, running averages used); modes are then restored."""
+    """Put modules into eval() mode (dropout off, running averages used), and restore their modes at the end."""
     modules = [learner for learner in learners if isinstance(learner, nn.Module)]
     before = [(part, part.training) for module in modules for part in module.modules()]
     try:

@@ -122,7 +122,7 @@ class ModuleState(OptimizedState, Generic[Module]):
         return self._averaged.eval()
 
     def evaluate(self, batch: Any) -> dict[str, Float[Tensor, " members"]]:
-        """Loss and accuracy of the current result; also empty if several processes share the batch."""
+        """Loss and accuracy of the current result; empty if there are none, or if processes share the batch."""
         return {} if self._parallel else super().evaluate(batch)
 
     def tensors(self) -> dict[str, Tensor]:

@@ -1,4 +1,4 @@
-"""Starts of the search for step sizes: optima for fewer steps, the learner's values, and random multiples of these."""
+"""Starts of the search for step sizes: the learner's values, random multiples, and extended optima of fewer steps."""
 
 from __future__ import annotations
 

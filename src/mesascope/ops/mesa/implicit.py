@@ -33,7 +33,10 @@ class Solver(Protocol):
 def solve_chunks(
     equations: NormalEquations, q: Float[Tensor, "batch chunks size dk"], solver: Solver
 ) -> tuple[Float[Tensor, "batch chunks size dk"], int]:
-    """Solution x, and the number of products with A; raise `NumericalError` if the solver refuses its result."""
+    """Solution x, and the number of products with A (0 if compiled); raise `NumericalError` if x is inaccurate.
+
+    Under `torch.func.vmap`, and if the solver may not read values, inaccurate members become NaN instead.
+    """
     if torch.compiler.is_compiling() and isinstance(solver, Exact):
         return _compiled(q, *equations, solver.decaying, solver.reading, solver.heads), 0
     x, products, *_ = _Solve.apply(q, *equations, solver, True)

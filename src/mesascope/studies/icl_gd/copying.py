@@ -153,13 +153,14 @@ SOFTMAX = _figure(
           run.map(_gain, "log2(ratio of the two sensitivities when nine tenths of the fall are made / largest before "
                   "a twentieth of it)"), above(1.0), ours("copying and descent rise together"), quantifier="median",
           premises=DESCENDS, former="with the largest ratio after nine tenths, held"),
-    Claim("order-of-magnitude", "training takes ten times as many steps to half of the loss's fall as one layer on "
-          "ready tokens, in the median", Reading("median step of alternating / of ready tokens", _arrivals),
+    Claim("order-of-magnitude", "the median number of steps to half of the loss's fall is more than ten times that of "
+          "one layer whose tokens hold x and y together", Reading("median step of alternating / of ready tokens",
+          _arrivals),
           above(10.0, by="paper"), printed("Fig. 5 left: an order of magnitude longer"), quantifier="bootstrap",
           premises=DESCENDS, former="a ratio of means, undecided",
           statistic=lambda alternating, ready, axis=-1: np.median(alternating, axis) / np.median(ready, axis)),
-    Claim("seeds-vary", "the quartiles over seeds of the number of steps to half of the loss's fall lie more than a "
-          "tenth of its median apart", Reading("distance of the quartiles / median", _arrivals),
+    Claim("seeds-vary", "the interquartile range over seeds of the number of steps to half of the loss's fall is more "
+          "than a tenth of the median", Reading("distance of the quartiles / median", _arrivals),
           above(0.1), printed("section 4: highly variant training speeds"), quantifier="bootstrap", premises=DESCENDS,
           statistic=lambda alternating, ready, axis=-1: _spread(alternating, axis),
           former="standard deviation / mean, undecided"),

@@ -126,7 +126,8 @@ def _used(name: str, id: str, which: str, premise: str) -> Claim:
 
 def _apart(name: str, end: str) -> Claim:
     """Premise: the midpoint's predictions differ from both ends, not necessarily by half: deep paths are curved."""
-    return Claim(f"{name}-apart", f"the predictions of the network halfway to {end} differ from those of both ends",
+    return Claim(f"{name}-apart", f"the predictions halfway to {end} differ from those of each end by more than a "
+                 "tenth of the difference between the ends",
                  midpoint_distances(name), above(0.1), ours("premise"))  # fmt: skip
 
 
@@ -141,14 +142,17 @@ FIVE = shared.contrast_figures(
               "sizes read from their weights",
               main.ratio("trained", "own").map(lambda ratios: _changes(ratios) < 0.1, "share of networks"), above(0.5),
               printed("Fig. 3b left"), quantifier="share"),
-        Claim("cosine-own-gd++", "each network of five layers has a cosine above 0.99 with GD++ with its own step "
-              "sizes", main["cosine", "trained", "own"], above(0.99), printed("Fig. 3b centre right")),
-        Claim("cosine-tuned-gd++", "each network of five layers has a cosine above 0.99 with five tuned steps of GD++",
+        Claim("cosine-own-gd++", "the sensitivities of each network of five layers have a cosine above 0.99 with "
+              "those of GD++ with step sizes read from its weights", main["cosine", "trained",
+              "own"], above(0.99), printed("Fig. 3b centre right")),
+        Claim("cosine-tuned-gd++", "the sensitivities of each network of five layers have a cosine above 0.99 with "
+              "those of tuned GD++",
               main["cosine", "trained", "gd++"], above(0.99), printed("Fig. 3b centre right"), premises=TUNED),
         Claim("gd++-above-gd", "each network of five layers is nearer to tuned GD++ than to tuned gradient descent",
               main["cosine", "trained", "gd++"] - main["cosine", "trained", "gd"], above(0.0, by="paper"),
               printed("Fig. 3b centre"), premises=(*TUNED, GD)),
-        Claim("gd-early", "early in training networks of five layers are nearer to gradient descent than to GD++",
+        Claim("gd-early", "at the training step where the cosine with gradient descent peaks, networks are nearer to "
+              "gradient descent than to GD++",
               shared.peak_difference("separate"), above(0.0, by="paper"), printed("Fig. 3b centre left"),
               quantifier="median", premises=(*TUNED, GD)),
         Claim("close-to-zero", "each network of five layers has a mean half squared error below 0.02",
@@ -178,7 +182,7 @@ TEN = shared.contrast_figures(
               {"quick": two_sided(0.5), "paper": two_sided(0.1), "thesis": two_sided(0.1)}, printed("Fig. 7"),
               premises=TIED),
         Claim("looped-worse", "every network of ten looped layers has a larger loss than every network of five "
-              "separate layers", Reading("loss of looped / of separate, each with each", _worse),
+              "separate layers", Reading("loss of looped / of separate, all pairs of networks", _worse),
               above(1.0, by="paper"), printed("Fig. 7"), premises=("separate-converged", "looped-converged")),
         Claim("looped-cosine", "each network of ten looped layers has a cosine above 0.99 with ten tied steps of GD++",
               looped["cosine", "trained", "gd++"], above(0.99), printed("Fig. 7 centre"), premises=TIED),
@@ -258,7 +262,7 @@ SEEDS = Figure(
         _used("warm-left-out", "warm-all-layers-used", "that starts from gradient descent", "warm-converged"),
         Claim("warm-same-optimum", "networks from random weights that use all layers have a median loss within a "
               "quarter of that of networks that start from gradient descent",
-              Reading("median loss from random weights, all layers in use / from gradient descent, each with each",
+              Reading("median loss from random weights, all layers in use / from gradient descent, all pairs",
                       _alive_over_warm), two_sided(0.25), ours("whether what dies is all that a random start costs"),
               premises=(*TRAINED, "warm-converged")),
         Claim("warm-matches-own-gd++", "each network that starts from gradient descent has a cosine above 0.99 with "

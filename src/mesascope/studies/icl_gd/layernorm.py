@@ -62,8 +62,8 @@ ONE_LAYER = shared.contrast_figures(
     "one-layer", "one layer behind LayerNorm", ("gd",), "Paper: Fig. 14a", claims=(
         Claim("one-layer-loss", "each normalised layer's loss is 0 to 60 % above that of one step of gradient descent",
               one_layer.ratio("trained", "gd"), Bound(1.0, 1.6), printed("Fig. 14a left")),
-        Claim("one-layer-heads", "a second head removes less than half of what each normalised layer's loss exceeds "
-              "gradient descent's by", shared.gap_left(one_layer, stage("one-layer-two-heads-comparison")), above(0.5),
+        Claim("one-layer-heads", "a second head removes less than half of each layer's excess loss over gradient "
+              "descent", shared.gap_left(one_layer, stage("one-layer-two-heads-comparison")), above(0.5),
               printed("appendix A.9: more heads do not help substantially"),
               premises=(*ONE, "one-layer-two-heads-converged")),
         Claim("one-layer-alignment", "each normalised layer is less aligned with gradient descent than one without "

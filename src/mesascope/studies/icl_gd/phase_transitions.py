@@ -211,8 +211,8 @@ ARRIVALS = Figure(
         Claim("two-heads-all-arrive", "more than nine in ten layers of two heads leave their plateau",
               stage("two-heads-crossing")["step"].map(lambda step: ~np.isnan(step), "share of seeds that do"),
               above(0.9), printed("Fig. 15 centre: fast and robust convergence"), quantifier="share", at_least=10),
-        _over_heads("late-seeds", "with one head more seeds than with two stay on the plateau for more than twice as "
-                    "long as the median seed",
+        _over_heads("late-seeds", "a larger share of seeds with one head than with two leaves the plateau later than "
+                    "twice the median step",
                     Reading("share of such seeds with one head, less that with two", _crossings),
                     above(0.0, by="paper"), printed("Fig. 15 left: very long initial phases for some seeds"),
                     statistic=lambda one, two, axis=-1: _late(one, axis) - _late(two, axis)),
@@ -222,12 +222,13 @@ ARRIVALS = Figure(
                     printed("Fig. 15 left and centre"),
                     statistic=lambda one, two, axis=-1: np.log2(_middle(one, axis, 0.9) / _middle(two, axis, 0.9)),
                     former="of standard deviations, three times as large, held"),
-        _over_heads("middle-half-shrinks", "the interquartile range of that step is at least three times as large with "
-                    "one head as with two",
+        _over_heads("middle-half-shrinks", "the interquartile range of the step at which half the loss falls below "
+                    "0.25 is at least three times as large with one head as with two",
                     Reading("log2 of one head's interquartile range over two heads'; 1.58 is three times", _crossings),
                     above(np.log2(3.0).item()), study.ours("late seeds decide spread-shrinks"),
                     statistic=lambda one, two, axis=-1: np.log2(_middle(one, axis, 0.5) / _middle(two, axis, 0.5))),
-        _over_heads("two-heads-arrive", "half the loss of two heads falls below 0.25 earlier than that of one",
+        _over_heads("two-heads-arrive", "the median step at which half the loss falls below 0.25 is earlier with two "
+                    "heads than with one",
                     Reading("median step of two heads / of one", _crossings), below(1.0),
                     printed("Fig. 15 left and centre"),
                     statistic=lambda one, two, axis=-1: np.median(two, axis) / np.median(one, axis)),
@@ -300,13 +301,13 @@ STUDY = study.Study(
     claims=(
         *(converged(name, id=f"{name}-converged", at_least=10, each=False) for name in HEADS),
         shared.as_predicted(("gd",)),
-        Claim("crossings", "control: half of each loss is 0.25 or more before the step at which it falls below 0.25, "
-              "and less at it",
+        Claim("crossings", "control: each half loss is at least 0.25 before the step at which it crosses 0.25, and "
+              "smaller at that step",
               Reading("half loss before the crossing - 0.25; 0.25 - half loss at it", _margins), above(0.0),
               study.ours("control: crossings are read off the curves"), quantifier="exact", at_least=10,
               exact_because="they are read off the same curves", premises=(), about="algorithms"),
-        Claim("networks-of-curves", "control: the loss of each layer is within 5 % of that at the end of its curve, "
-              "both over gradient descent's on the same tasks",
+        Claim("networks-of-curves", "control: each layer's loss over gradient descent's, on fresh tasks, is within 5 "
+              "% of the same ratio at the end of its training curve",
               Reading("loss over gradient descent's, on fresh tasks / at the end of the curve", _of_curves),
               study.two_sided(0.05), study.ours("control: each curve is that of its network"), quantifier="exact",
               at_least=10, exact_because="errors of the losses are far below the bound", premises=(),

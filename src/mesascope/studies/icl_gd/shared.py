@@ -36,8 +36,8 @@ def no_better_descent(
     whose means depend on the few tasks where they explode.
     """
     return Claim(
-        id, f"{what} with step sizes read from any network's weights has no smaller "
-        f"{'median ' if quantity == 'median' else ''}loss than with tuned ones ({tolerance:.0%} are allowed)",
+        id, f"{what} with the step sizes read from each network's weights has at least {1 - tolerance:g} times the "
+        f"{'median ' if quantity == 'median' else ''}loss of {what} with tuned step sizes",
         compared.ratio("own", reference, quantity), above(1 - tolerance), ours("premise"), about="algorithms",
     )  # fmt: skip
 
@@ -55,9 +55,9 @@ def suits_training(swept: StageReading, reference: str, what: str, *, id: str) -
         return losses[:, [low, high]] / losses[:, start, None]
 
     return Claim(
-        id, f"at 0.5 and at 1.5 times the input scale of training, {what} has a larger loss, over the square of the "
-        "scale, than at that of training",
-        swept.map(relative_losses, "(loss / square of the scale) / that at the scale of training"), above(1.0),
+        id, f"the loss of {what} divided by the squared input scale is larger at 0.5 and 1.5 times the scale of "
+        "training than at the scale of training",
+        swept.map(relative_losses, "(loss / scale^2) / that at the scale of training"), above(1.0),
         ours("premise"), over="algorithms", at_least=1, about="algorithms",
     )  # fmt: skip
 
@@ -69,7 +69,7 @@ def as_trained(*names: str, id: str = "networks-as-trained") -> Claim:
     """
     ratios = [stage(f"{name}-comparison")["mse", "trained"] / stage(name)["mse"].at((..., -1), name) for name in names]
     return Claim(
-        id, "on fresh tasks each network has the loss that was logged at the end of its training, to a fifth",
+        id, "on fresh tasks each network has the loss that was logged at the end of its training, within 20 %",
         study.beside(ratios, "loss on fresh tasks / last one logged"), study.two_sided(0.2), ours("premise"),
         premises=(),
     )  # fmt: skip
@@ -81,7 +81,7 @@ def derivatives(compared: StageReading, *, id: str = "derivatives") -> Claim:
     Sensitivities that are measured at another query or on another task would fail this.
     """
     return Claim(
-        id, "measured sensitivities equal the derivatives of predictions at the same queries, within 5 %",
+        id, "sensitivities agree with difference quotients of predictions at the same queries, within 5 %",
         compared["derivative-error", "trained"] / compared["derivative", "trained"], below(0.05), ours("premise"),
         about="algorithms",
     )  # fmt: skip
@@ -91,7 +91,7 @@ def as_predicted(references: Sequence[str], name: str = "predicted", *, id: str 
     """Premise: each algorithm has the loss that its formula predicts."""
     words = "loss of each reference / its expectation over teachers and queries, from spectra of the same contexts"
     return Claim(
-        id, "the references' losses are those that theory gives for their step sizes",
+        id, "the losses of the reference algorithms are within 3 % of those that theory gives for their step sizes",
         stage(name).map(lambda r: np.concatenate([r["mse", key] / r["expected", key] for key in references]), words),
         study.two_sided(0.03), ours("premise"), over="algorithms", at_least=len(references), about="algorithms",
     )  # fmt: skip
@@ -110,7 +110,7 @@ def peak_difference(name: str) -> Reading:
 def gap_left(one: StageReading, two: StageReading) -> Reading:
     """Excess loss over gradient descent of two heads, over that of one head; each seed with each."""
     first, second = (heads.ratio("trained", "gd") - 1 for heads in (one, two))
-    words = "(loss of two heads - gradient descent's) / (loss of one head - gradient descent's), each with each"
+    words = "(loss of two heads - gradient descent's) / (loss of one head - gradient descent's), all pairs of networks"
     return Reading(words, lambda r: np.true_divide.outer(second(r), first(r)))
 
 

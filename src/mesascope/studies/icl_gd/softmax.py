@@ -59,8 +59,8 @@ def _shape(swept: Any) -> np.ndarray:
 
 def _similar_curves(heads: str, panel: str, premises: tuple[str, ...]) -> Claim:
     words = "(loss of trained / of gradient descent) at each scale / at the training scale"
-    return Claim(f"{heads}-similar-curves", "as inputs are scaled by 0.5 to 2, each loss with "
-                 f"{heads.replace('-', ' ')} grows as gradient descent's, to a quarter",
+    return Claim(f"{heads}-similar-curves", "for inputs scaled by 0.5 to 2, the ratio of each layer's loss with "
+                 f"{heads.replace('-', ' ')} to gradient descent's stays within 25 % of that at the scale of training",
                  stage(f"{heads}-input-scale").map(_shape, words), two_sided(0.25),
                  printed(f"Fig. 12{panel} right: similar robust out-of-distribution behaviour"),
                  premises=premises)  # fmt: skip
@@ -84,8 +84,8 @@ TWO_HEADS = shared.contrast_figures(
         Claim("two-heads-loss", "each layer with two heads has a loss 0 to 10 % above that of one step of gradient "
               "descent", two_heads.ratio("trained", "gd"), Bound(1.0, 1.1), printed("Fig. 12b left"),
               reported=Reported(1.061, AUTHORS)),
-        Claim("second-head-helps", "a second head removes more than half of what a layer's loss exceeds gradient "
-              "descent's by", shared.gap_left(one_head, two_heads), below(0.5),
+        Claim("second-head-helps", "a second head removes more than half of each layer's excess loss over gradient "
+              "descent", shared.gap_left(one_head, two_heads), below(0.5),
               printed("Fig. 12 left: significantly reduces the gap"), premises=(*ONE, *TWO)),
         Claim("two-heads-cosine", "with two heads, each network's sensitivities have a cosine above 0.96 with gradient "
               "descent's", two_heads["cosine", "trained", "gd"], above(0.96), printed("Fig. 12b centre left"),

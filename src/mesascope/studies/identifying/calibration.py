@@ -25,6 +25,7 @@ from mesascope.studies.common import returning
 from mesascope.studies.identifying.aliens import alien, aliens
 from mesascope.studies.identifying.regressors import stream
 from mesascope.study import Arrays, Bound, Claim, Count, Figure, Grid, Lines, Reading, Study, above, below, frozen, ours
+from mesascope.text import percent_text
 
 # Interfaces of planted learners: torch function, NumPy function, scikit-learn regressor, text model.
 ADAPTERS = ("torch", "NumPy", "scikit-learn", "text")
@@ -357,10 +358,10 @@ STUDY = Study(
     presets={"quick": Calibration(trials=4), "paper": Calibration(trials=77), "small": Calibration(trials=20)},
     measure=measure, mutations=MUTATIONS, mutated={"trials": 1, "tasks": 8, "seeds": 1},
     claims=(
-        Claim("control-differences", f"control: less than {LEFT:.0%} of the variance of a noisy learner's answers "
-              "separates them, minus noise, from its own algorithm, and a candidate with a matrix of parameters leaves "
-              f"more than {UNRELATED:.0%} of a function of the query alone",
-              Reading(f"{LEFT:g} - |difference from the truth|; difference from the function - {UNRELATED:g}", _room),
+        Claim("control-differences", "control: without the noise, the difference of noisy learners from their own "
+              f"algorithm is below {percent_text(LEFT)} of the variance of their answers, and that of a function of "
+              f"the query alone from a candidate with a matrix of parameters is above {percent_text(UNRELATED)}",
+              Reading(f"{LEFT:g} - |difference from the truth|; difference of the function - {UNRELATED:g}", _room),
               above(0.0), ours("control: a planted truth"), over="draws", quantifier="median", about="algorithms"),
         _share("control-coverage", "control: most answers about noisy learners compare all candidates, do not rule the "
                "learner's own algorithm out, and put its family first",
@@ -384,7 +385,8 @@ STUDY = Study(
         )),
         Figure("senses", "Number of trials by what the answer says (columns), of planted candidates and of aliens.",
                (Lines("", "", "", _senses),), size=(8, 3.6), claims=(
-            _share("aliens", "of learners that no candidate equals, at most 1 % are said to run one",
+            _share("aliens", "at most 1 % of answers about learners that equal no candidate state that the learner "
+                   "runs a candidate",
                    lambda r: _of(r, "sense", truth=False) == SENSES.index("runs"), below(0.01), "a null control", 30),
         )),
     ),

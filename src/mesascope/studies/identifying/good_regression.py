@@ -138,8 +138,9 @@ STUDY = Study(
                   rivals["loss"].map(lambda loss: loss[:, 0] / OPTIMUM, "loss of ridge regression / Bayes risk"),
                   study.two_sided(0.1), study.derived("control: the posterior mean of noisy linear tasks"),
                   over="draws", about="algorithms"),
-            Claim("told-apart", "each of these regressors differs from every descent by more than 1 % at the level of "
-                  "an answer", rivals["low"], above(0.01), ours("identify"), over="draws", about="algorithms"),
+            Claim("told-apart", "the lower confidence bound of the difference of each of these regressors from every "
+                  "descent is above 1 % of the mean squared prediction",
+                  rivals["low"], above(0.01), ours("identify"), over="draws", about="algorithms"),
         )),
     ),
     mutations=(

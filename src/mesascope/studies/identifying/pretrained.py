@@ -307,14 +307,14 @@ STUDY = study.Study(
                    finds, above(0.5), ours("copying")),
             _claim("order-matters", "another order of the pairs changes more than a tenth of the answers; it would "
                    "change none of descent on all pairs", moved, above(0.1), study.printed(SHEN)),
-            _claim("unlike-descent", "the next tokens overlap less with those after descent on the pairs than with "
-                   "those after another order",
+            _claim("unlike-descent", "the model's ten likeliest next tokens overlap less with those after gradient "
+                   "descent on the pairs than with those for another order of the pairs",
                    descent - _overlap("order", "with another order"), below(0.0), study.printed(SHEN)),
-            _claim("descent-approaches", "the next tokens overlap more with those after descent on the pairs than "
-                   "with those without any pairs",
+            _claim("descent-approaches", "the model's ten likeliest next tokens overlap more with those after "
+                   "gradient descent on the pairs than with those without any pairs",
                    descent - _overlap("none", "without pairs"), above(0.0), ours("descent in place of the context")),
-            _claim("more-than-random", "descent on the pairs raises the overlap, over that without any pairs, by more "
-                   "than it does with random weights",
+            _claim("more-than-random", "gradient descent on the pairs raises this overlap, over that without any "
+                   "pairs, by more than it does with random weights",
                    descent - _overlap("none", "without pairs") - (
                        descent_of_random - _overlap("none", "of random weights without pairs", 1)),
                    above(0.0), study.derived(DEUTCH),

@@ -301,8 +301,9 @@ STUDY = Study(
             Claim("plausible", "the loss of each network of two and four layers is 0.4 to 1.7 times that of the bigram "
                   "model", _of_bigrams(BOTH_SIZES), study.Bound(0.4, 1.7),
                   ours("control: losses are in nats, of next tokens"), premises=()),
-            Claim("uniform-loss", "control: a network whose weights are all 0 loses the logarithm of the size of the "
-                  "vocabulary, within 0.1 %", study.stage("uniform")["loss"], study.two_sided(1e-3, around=1.0),
+            Claim("uniform-loss", "control: a network whose weights are all 0 has a loss within 0.1 % of the "
+                  "logarithm of the vocabulary's size",
+                  study.stage("uniform")["loss"], study.two_sided(1e-3, around=1.0),
                   ours("control: losses are in nats"), **ON_WINDOWS | {"over": "algorithms", "at_least": 1}),
             Claim("unseen-text", "control: fewer than a quarter of a sample of 64 judged windows begin with 64 "
                   "tokens that occur in the first 10 million of the training text",
@@ -325,18 +326,20 @@ STUDY = Study(
             Lines("two layers", "tokens read", "nats a token", _by_token("two"), "x"),
             Lines("four layers", "tokens read", "nats a token", _by_token("four"), "x"),
         ), columns=2, shared_legend=True, claims=(
-            Claim("better-score", "each hybrid with mesa layers has a better in-context score and a smaller loss on "
-                  "late tokens than that with linear layers",
+            Claim("better-score", "the loss at 3/8 to 5/8 of the context, and its excess over the loss at 1/32 to "
+                  "1/16 (in-context score), are smaller for each hybrid with mesa layers than for that with linear "
+                  "layers",
                   beside([*SCORES, *_less("mesa", "linear", "late")], SCORE_AND_LATE), above(0.0), SECTION),
-            Claim("late-below-early", "control: softmax loses less on late tokens of a context than on early ones",
+            Claim("late-below-early", "control: softmax has a smaller loss at 3/8 to 5/8 of the context than at 1/32 "
+                  "to 1/16",
                   beside([score(size, "softmax").map(nominal, "") for size in SIZES], "in-context score (nats)"),
                   below(0.0), ours("control: sign of the in-context score"), **ON_WINDOWS),
             Claim("cut-as-long", "control: losses on tokens after an eighth to a quarter of the context are within 3 % "
                   "of each other in cut texts and at the beginnings of texts",
                   beside([_over_octave(*one) for one in BOTH_SIZES], "loss in cut texts / at the beginning, each "
                          "network"), study.two_sided(0.03), ours("control: all losses have one scale"), **ON_WINDOWS),
-            Claim("falls-as-far", "the fall of the loss to the second half of the context, and the loss there, are "
-                  "within 0.02 nats of those of softmax, or better",
+            Claim("falls-as-far", "hybrids with mesa layers are at most 0.02 nats a token worse than softmax, in the "
+                  "loss on the second half of the context and in its fall from early tokens to that half",
                   beside([*FALLS, *_less("mesa", "softmax", "end")], "nats below softmax: of the fall from early "
                          "tokens to the second half of the context, and of the loss there"), above(-0.02),
                   ours("what a state of fixed size could cost"), unlike=UNLIKE),

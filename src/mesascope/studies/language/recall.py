@@ -39,7 +39,7 @@ RATES: dict[str, dict[str, float]] = {
 RIDGES = {"least-squares": 1.0, "lower-ridge": 0.2, "higher-ridge": 5.0}
 cosine_plan = partial(plan, schedule="cosine", optimizer="adamw", weight_decay=0.01, clip=1.0)
 
-ASKED = {"nats": "nats lost an answer", "answered": "percent answered"}
+ASKED = {"nats": "loss an answer in nats", "answered": "accuracy in percent"}
 recalled, copied = stage("recall", **ASKED, window="softmax, window"), stage("copying", **ASKED)
 languages, regression = stage("languages"), stage("regression", mse="error", **{"least-squares": "ridge regression"})
 
@@ -236,18 +236,18 @@ STUDY = Study(
             Claim("solved", "softmax without a window loses less than 0.3 nats an answer on recall and copying",
                   beside([recalled["nats", "softmax"], copied["nats", "softmax"]], "nats lost an answer, each task"),
                   below(0.3), ours("premise: who sees all can answer")),
-            Claim("chance", "untrained networks answer less than 10 % of recall and copying correctly",
+            Claim("chance", "untrained networks have an accuracy below 10 % on recall and copying",
                   beside([recalled["answered", "untrained"], copied["answered", "untrained"]],
                          "percent answered, each task"), below(10.0), ours("a null control"), premises=SOLVED),
-            Claim("finds", "layers with a matrix state answer more than 25 % of recall correctly, where the best "
-                  "guess among values not yet asked for is right in 20 %",
+            Claim("finds", "layers with a matrix state have an accuracy above 25 % on recall, where the best guess "
+                  "among values not yet asked for has 20 %",
                   beside([recalled["answered", kind] for kind in MATRICES], "percent answered, each kind"), above(25.0),
                   ours("premise"), premises=SOLVED),
             Claim("regressed", "the error of layers with a matrix state is less than half of that of predicting 0",
                   beside([regression.ratio(kind, "nothing") for kind in MATRICES], "error / of predicting 0, each "
                          "kind"), below(0.5), ours("premise")),
-            Claim("spoken", "on unknown automata, layers with a matrix state are at most a quarter as far from the "
-                  "optimal loss of a known automaton as untrained networks",
+            Claim("spoken", "on unknown automata, layers with a matrix state have less than a quarter of the excess "
+                  "loss of untrained networks over log 2, the optimum for a known automaton",
                   beside([above_log_2(kind) / above_log_2("untrained") for kind in MATRICES],
                          "nats above log 2 / those of untrained networks, each kind"), below(0.25), ours("premise")),
             Claim("symbols", "on unknown automata, layers of each kind lose less than uniform guesses of a symbol, log "
@@ -268,13 +268,15 @@ STUDY = Study(
                          "share of layers of the network's kind, each task and kind"), above(0.999),
                   ours("control: names of networks"), quantifier="exact", exact_because="layers are counted",
                   about="algorithms", premises=()),
-            Claim("out-of-sight", "softmax layers with a window of eight tokens answer less than 10 % correctly",
+            Claim("out-of-sight", "softmax layers with a window of eight tokens have an accuracy below 10 % on recall",
                   recalled["answered", "window"], below(10.0), ours("a control: the task needs a memory"),
                   premises=SOLVED),
-            Claim("delta-recalls", "a delta layer answers more correctly than a linear one with a state of the same "
-                  "size", recalled.difference("delta", "linear", "answered"), above(0.0), ours("Yang et al. (2024)"),
+            Claim("delta-recalls", "a delta layer has a higher accuracy on recall than a linear layer with a state of "
+                  "the same size", recalled.difference("delta", "linear",
+                  "answered"), above(0.0), ours("Yang et al. (2024)"),
                   premises=FOUND),
-            Claim("mesa-recalls", "a mesa layer answers more correctly than a linear one with a state of the same size",
+            Claim("mesa-recalls", "a mesa layer has a higher accuracy on recall than a linear layer with a state of "
+                  "the same size",
                   recalled.difference("mesa", "linear", "answered"), above(0.0), ours("von Oswald et al. (2025)"),
                   premises=FOUND),
             Claim("mesa-solves", "a mesa layer's error is less than 1.5 times that of ridge regression",

@@ -82,7 +82,7 @@ def _other_products(name: str) -> study.Reading:
 
 ELSEWHERE = joined(
     [each_with_each(main, "orthogonal-linear", "linear"), each_with_each(orthogonal, "linear", "orthogonal-linear")],
-    "loss of those trained elsewhere / trained there, each with each",
+    "loss of layers trained on the other kind / on this kind, all pairs of networks",
 )
 
 
@@ -115,8 +115,9 @@ STUDY = Study(
             Claim("below-least-squares", "both kinds of layers have a smaller loss than ridge regression on all known "
                   "pairs", dynamics.ratios(main, KINDS, "limit"), below(1.0), printed(FOOTNOTE),
                   premises=("converged", "limit-at-its-optimum")),
-            Claim("constant-is-enough", "the best multiple of the newest element, which is no learning in context, has "
-                  "a smaller loss than ridge regression", main.ratio("multiple", "limit"), below(1.0),
+            Claim("constant-is-enough", "predicting the best fixed multiple of the newest element, which needs no "
+                  "learning in context, has a smaller loss than ridge regression", main.ratio("multiple",
+                  "limit"), below(1.0),
                   ours("what the others' losses are worth"), over="algorithms", at_least=1, about="algorithms"),
             Claim("not-below-constant", "no layer of either kind has a smaller loss than the best multiple of the "
                   "newest element", dynamics.ratios(main, KINDS, "multiple"), above(1.0),
@@ -124,8 +125,9 @@ STUDY = Study(
             Claim("step-from-constant", "one step of gradient descent from the best multiple has a smaller loss than "
                   "the multiple", main.ratio("step-from-multiple", "multiple"), below(1.0),
                   ours("that there is something to learn"), over="algorithms", at_least=1, about="algorithms"),
-            Claim("no-transfer", "linear layers have at least twice the loss on the other kind of dynamics than layers "
-                  "trained there", ELSEWHERE, above(2.0), ours("what makes them other")),
+            Claim("no-transfer", "on each kind of dynamics, linear layers trained on the other kind have more than "
+                  "twice the loss of linear layers trained on it",
+                  ELSEWHERE, above(2.0), ours("what makes them other")),
         )),
         Figure("coefficients", "Coefficients of the products of pairs with which linear layers multiply s_t: eq. 3.55 "
                "of the thesis, each seed.", (

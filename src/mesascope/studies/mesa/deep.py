@@ -32,7 +32,7 @@ ROLES = {
 }  # fmt: skip
 READ = {
     "six": ("trained", "six layers"), "revalg-16": ("other", "RevAlg-6 with sixteen blocks, as read"),
-    "retrained": ("interpolated", "the same, retrained"), "limit": ("limit", "least squares"),
+    "retrained": ("interpolated", "RevAlg-6 with sixteen blocks, retrained"), "limit": ("limit", "least squares"),
 }  # fmt: skip
 PROBED = {"six": ("trained", "trained"), "untrained": ("gd", "untrained")}
 
@@ -95,7 +95,7 @@ def _decoded(target: str, name: str, known: int) -> study.Reading:
 
 DEEPER = joined(
     [each_with_each(main, "four", "two"), each_with_each(main, "six", "four")],
-    "loss of four / of two, of six / of four, each with each",
+    "loss of four / of two, of six / of four, all pairs of networks",
 )
 OF_UNTRAINED = study.beside(
     [_decoded(target, "six", 20) / _decoded(target, "untrained", 20) for target in TARGETS],
@@ -157,18 +157,20 @@ STUDY = Study(
                   "steps of online gradient descent",
                   main.ratio("six", "online"), below(0.67), study.derived("section 3.7.3.2: stacked gradient steps"),
                   premises=("converged", "online-at-its-optimum")),
-            Claim("interpolation", "the loss halfway to the read algorithm is within 3 % of that of the network",
+            Claim("interpolation", "the loss halfway between each network of six layers and the algorithm read from "
+                  "its weights is within 3 % of the network's",
                   path.ratio("middle", "trained"), two_sided(0.03), ours("the way of retrained-interpolation, as read"),
                   premises=("converged", "limit-at-its-optimum", "path"), former="printed, failed"),
         )),
         Figure("retrained", "Loss of a step by the number of elements known; line and band: mean and range over seeds. "
                "Thesis: Fig. 3.3 A.", (dynamics.along(stage("by-time"), READ),), columns=1, claims=(
-            Claim("retrained", "with its sixteen coefficients of each layer and head trained on, the loss of the read "
-                  "algorithm is within 2 % of that of the network",
+            Claim("retrained", "after further training of its sixteen coefficients per layer and head, the algorithm "
+                  "read from each network has a loss within 2 % of the network's",
                   main.ratio("retrained", "six"), two_sided(0.02), printed("Fig. 3.3 A: perfectly described"),
                   premises=RETRAINED),
-            Claim("retrained-interpolation", "the loss halfway to the retrained algorithm is within 3 % of that of the "
-                  "network", retrained_path.ratio("middle", "trained"), two_sided(0.03),
+            Claim("retrained-interpolation", "the loss halfway between each network of six layers and the retrained "
+                  "algorithm is within 3 % of the network's",
+                  retrained_path.ratio("middle", "trained"), two_sided(0.03),
                   printed("section 3.5.1: almost lossless"),
                   premises=(*RETRAINED, "retrained-path")),
             Claim("retraining-helps", "retraining the coefficients lowers the loss of the read algorithm",
@@ -179,17 +181,18 @@ STUDY = Study(
                "3.3 B and C.", tuple(dynamics.probe_panel(target, title, PROBED) for target, title in TARGETS.items()),
                columns=2, shared_legend=True, claims=(
             dynamics.shuffled_targets(TARGETS, ("six", "untrained")),
-            Claim("next-improves", "the probe of the next element errs less after each layer than before it, after 10, "
-                  "20 and 40 elements",
+            Claim("next-improves", "each of six layers lowers the error of a linear probe of the next element, after "
+                  "10, 20 and 40 elements",
                   dynamics.improvement("next", "six"), below(1.0), printed("Fig. 3.3 B"), premises=PROBES),
-            Claim("preconditioned-improves", "the probe of the preconditioned input errs less after each layer than "
-                  "before it",
+            Claim("preconditioned-improves", "each of six layers lowers the error of a linear probe of the "
+                  "preconditioned input A_t^-1 s_t",
                   dynamics.improvement("preconditioned", "six"), below(1.0), printed("Fig. 3.3 C"), premises=PROBES),
-            Claim("next-improves-along", "after six layers the probe of the next element errs less after 40 "
+            Claim("next-improves-along", "after six layers the probe of the next element has a smaller error after 40 "
                   "elements than after 10", _decoded("next", "six", 40) / _decoded("next", "six", 10),
                   below(1.0), printed("Fig. 3.3 B"), premises=PROBES, former="bound < 0.5, held"),
-            Claim("untrained", "after six layers and 20 elements, the probes of both targets err less than half as "
-                  "much on trained layers as on untrained ones", OF_UNTRAINED, below(0.5), ours("a null control"),
+            Claim("untrained", "after six layers and 20 elements, the error of the probes of both targets is less "
+                  "than half as large on trained layers as on untrained ones",
+                  OF_UNTRAINED, below(0.5), ours("a null control"),
                   premises=PROBES),
         )),
         dynamics.weights_figure("Products of weights of the first two of six layers, first seed, each over its largest "

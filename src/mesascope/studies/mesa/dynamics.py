@@ -211,7 +211,7 @@ def ratios(comparison: StageReading, groups: Iterable[str], below: str) -> Readi
 
 def each_with_each(comparison: StageReading, one: str, other: str) -> Reading:
     """Loss of every network of ``one`` over that of every network of ``other``, ``(seeds of one, seeds of other)``."""
-    words = f"{comparison.ratio(one, other)}, each with each"
+    words = f"{comparison.ratio(one, other)}, all pairs of networks"
     return comparison.map(lambda found: np.true_divide.outer(found["mse", one], found["mse", other]), words)
 
 
@@ -225,8 +225,8 @@ def tuned_steps(name: str, *stages: str, least: float = 0.999, former: str = "")
 def best_ridge() -> Claim:
     """Premise: the ridge of the limit is the best."""
     others = [stage("comparison").ratio(f"limit-{word}", "limit") for word in FACTORS]
-    sentence = "with a third and three times its regulariser, ridge regression has at least 0.9995 of its loss"
-    return _at_its_optimum("limit", sentence, others, "loss of each other ridge / of the limit", 0.9995)
+    sentence = "ridge regression with a third and with three times the ridge has at least 0.9995 times the loss"
+    return _at_its_optimum("limit", sentence, others, "loss with another ridge / with the limit's", 0.9995)
 
 
 def _at_its_optimum(
@@ -368,11 +368,11 @@ def shuffled_targets(targets: Collection[str], names: Collection[str]) -> Claim:
         found = [r[f"{target}-probe"].ratio(f"{name}-shuffled", "constant") for target in targets for name in names]
         return np.array([np.concatenate([one.ravel() for one in own]).mean() for own in zip(*found, strict=True)])
 
-    return Claim("shuffled-targets", "probes of shuffled targets err more than the mean of the targets, on the mean "
-                 "over layers, times, groups and targets",
+    return Claim("shuffled-targets", "probes fitted to shuffled targets have a larger error than predicting the "
+                 "mean target, averaged over layers, times, groups and targets",
                  ratios, above(1.0), ours("premise"), quantifier="every", at_least=3, about="algorithms",
                  former="bound > 0.9, held",
-                 measures="error of such a probe / of the mean of the targets, mean over all of these")  # fmt: skip
+                 measures="error of these probes / of the mean target, averaged")  # fmt: skip
 
 
 def probe_panel(target: str, title: str, shown: Shown) -> study.Lines:

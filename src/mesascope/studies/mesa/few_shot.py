@@ -32,8 +32,8 @@ _PLACES: dict[str, Callable[[int], int]] = {
 
 TRAINED = ("converged",)
 ROLES = {
-    "bare": ("trained", "pairs alone"), "eos": ("interpolated", "with EOS"), "prefix": ("other", "with EOS and prefix"),
-    "all": ("limit", "least squares on all"), "untrained": ("gd", "untrained"),
+    "bare": ("trained", "no prompt"), "eos": ("interpolated", "with EOS"), "prefix": ("other", "with EOS and prefix"),
+    "all": ("limit", "least squares"), "untrained": ("gd", "untrained"),
 }  # fmt: skip
 pairs = stage("pairs")
 
@@ -232,7 +232,8 @@ CONTINUAL = Study(
                   "on all neighbours, which remembers the first task",
                   error("bare", END) / error("all", END), below(1.0),
                   ours("overwriting the first task, which section 3.5.2 speaks of"), at_least=3, premises=TRAINED),
-            Claim("untrained", "untrained networks learn neither",
+            Claim("untrained", "the error of untrained networks at the end of the second task is more than 0.9 of that "
+                  "at the very first pair",
                   fall("untrained", END), above(0.9), ours("a null control"), at_least=3, about="algorithms"),
         )),
     ),

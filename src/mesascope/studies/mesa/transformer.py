@@ -63,7 +63,7 @@ def _most_before(maps: np.ndarray) -> np.ndarray:
 
 def _jump(name: str) -> study.Reading:
     """Error ratio of the last layer (after / before it) over that of all earlier layers together, after 40 elements."""
-    words = "error after the last layer / before it, over that before it / before the first, after 40 elements"
+    words = "(error after / before the last layer) / (error before the last / before the first), after 40 elements"
     return errors_of("next", name).map(lambda e: e[:, -1, 2] / e[:, -2, 2] / (e[:, -2, 2] / e[:, 0, 2]), words)
 
 
@@ -184,23 +184,26 @@ STUDY = Study(
                tuple(dynamics.probe_panel(target, title, PROBED) for target, title in TARGETS.items()),
                shared_legend=True, claims=(
             dynamics.shuffled_targets(("next", "preconditioned"), (*DEEP, "untrained")),
-            Claim("next-improves", "the probe of the next element errs less after each of seven softmax layers than "
-                  "before it", improvement("next", "softmax"), below(1.0), printed("Fig. 3.4 C")),
-            Claim("jump", "after 40 elements, the last of seven softmax layers lowers the probe's error by a larger "
-                  "factor than all layers before together", _jump("softmax"), below(1.0), printed("Fig. 3.4 C")),
-            Claim("hybrid-jump", "after 40 elements, the last of six linear layers lowers the probe's error by a "
-                  "larger factor than all layers before together", _jump("linear"), below(1.0), printed("Fig. 3.8 B")),
-            Claim("preconditions", "the probe of the preconditioned input errs less after each of the first four of "
-                  "seven softmax layers than before it",
+            Claim("next-improves", "each of seven softmax layers lowers the error of a linear probe of the next "
+                  "element", improvement("next", "softmax"), below(1.0), printed("Fig. 3.4 C")),
+            Claim("jump", "after 40 elements, the last of seven softmax layers lowers the error of the probe of the "
+                  "next element by a larger factor than all earlier layers together",
+                  _jump("softmax"), below(1.0), printed("Fig. 3.4 C")),
+            Claim("hybrid-jump", "after 40 elements, the last of six linear layers lowers the error of the probe of "
+                  "the next element by a larger factor than all earlier layers together",
+                  _jump("linear"), below(1.0), printed("Fig. 3.8 B")),
+            Claim("preconditions", "each of the first four of seven softmax layers lowers the error of the probe of "
+                  "the preconditioned input A_t^-1 s_t",
                   improvement("preconditioned", "softmax", slice(4)), below(1.0), printed("Fig. 3.4 D")),
-            Claim("hybrid-preconditions", "the probe of the preconditioned input errs less after each layer but the "
-                  "last, of softmax and six linear layers",
+            Claim("hybrid-preconditions", "in hybrids of a softmax and six linear layers, each layer but the last "
+                  "lowers the error of the probe of the preconditioned input A_t^-1 s_t",
                   improvement("preconditioned", "linear", slice(6)), below(1.0), printed("Fig. 3.8 C")),
-            Claim("hybrid-gives-up", "the probe of the preconditioned input errs more after the last of six linear "
-                  "layers than before it",
+            Claim("hybrid-gives-up", "the last of six linear layers raises the error of the probe of the "
+                  "preconditioned input A_t^-1 s_t",
                   improvement("preconditioned", "linear", slice(6, None)), above(1.0), printed("Fig. 3.8 C")),
-            Claim("untrained", "before the last layer and after 20 elements, the probes of both targets err a fifth "
-                  "less on trained networks of seven softmax layers than on untrained ones", OF_UNTRAINED, below(0.8),
+            Claim("untrained", "before the last layer and after 20 elements, the error of the probes of both targets "
+                  "is a fifth smaller on trained networks of seven softmax layers than on untrained ones",
+                  OF_UNTRAINED, below(0.8),
                   ours("a null control")),
         )),
         Figure("implicit", "Error of one gradient step on the input decoded after each layer, over that of one on the "
@@ -215,8 +218,9 @@ STUDY = Study(
         )),
         dynamics.weights_figure("Products of weights of the first two linear layers of a hybrid, first seed, each over "
                                 "its largest entry. Thesis: Fig. 3.12.", 4, (9, 8.6), claims=(
-            Claim("diagonals", "in the products of weights of the first two linear layers, diagonal entries are larger "
-                  "than others, on the mean of heads", _diagonal, above(1.25), printed("Fig. 3.12"),
+            Claim("diagonals", "in the products of weights of the first two linear layers of one network, the mean "
+                  "size of diagonal entries is more than 1.25 times that of other entries, averaged over heads and "
+                  "layers", _diagonal, above(1.25), printed("Fig. 3.12"),
                   quantifier="exact", over="learners", at_least=1,
                   measures="mean size of diagonal entries / of others, mean over layers and heads, W_KQ and W_PV, "
                   "first seed; random weights have 1.0 +- 0.04",

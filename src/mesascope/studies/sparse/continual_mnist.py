@@ -254,7 +254,8 @@ STUDY = Study(
     },
     measure=measure, trainings=lambda settings: 22 + len(settings.widths), quantifier="median",
     claims=(
-        Claim("transfer-is-change", "control: backward transfer is the accuracy at the end less that after each task",
+        Claim("transfer-is-change", "control: backward transfer equals the accuracy at the end minus the accuracy "
+              "just after each task",
               Reading("transfer less the change of accuracy in points", _transfer_error), below(1e-3),
               ours("control: sign and order of the differences"), **EXACT),
         Claim("last-task-is-last", "control: accuracy on the last task of a stream is the same just after it and at "

@@ -223,8 +223,8 @@ STUDY = study.Study(
                   "accurate than online SGD from random ones",
                   _early("fine-tuning") - _early("online-sgd"), above(0.0),
                   ours("control: networks start from meta-learned weights"), premises=()),
-            Claim("detects", "continual MAML takes a larger share of first batches of tasks than of others for the "
-                  "first of a task",
+            Claim("detects", "continual MAML flags a larger share of the first batches of tasks than of other batches "
+                  "as the start of a new task",
                   _each("detected", "percent of first batches less that of others", *TUNED), above(0.0),
                   ours("control: restarts follow the tasks"), premises=("learns",)),
             Claim("above-online", "continual MAML is more accurate than online SGD, online Adam and fine-tuning",

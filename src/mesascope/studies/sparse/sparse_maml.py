@@ -122,7 +122,8 @@ STUDY = study.Study(
             Lines("", "outer steps", "closed (%)", _layers, limits={"ylim": (0, 100)}),
             _starts("accuracy"),
         ), size=(9.5, 3.4), claims=(
-            Claim("closes", "of masks that start half closed, more are closed at the end",
+            Claim("closes", "of masks that start half closed, a larger share is closed at the end than at the start "
+                  "(closed: inner steps do not change the entry)",
                   _closes(curves), above(0.0), printed(FIGURE), former="bound > 52 % closed, held"),
             Claim("fewer-with-depth", "each layer has a smaller share of closed weights than the layer before",
                   falls, above(0.0), printed(FIGURE)),
@@ -154,7 +155,8 @@ STUDY = study.Study(
                   points_above("sparse-maml", "anil", "boil"), FROZEN_BOUNDS, printed(TABLE),
                   reported=Reported((3.65, 0.74, 5.53, 0.58), "printed, 1-shot and 5-shot miniImageNet; with "
                                     "ResNet-12: -0.23, none, -0.01, -0.48")),
-            Claim("relu-above-all", "rectified rates are more accurate than MAML, ANIL and BOIL",
+            Claim("relu-above-all", "sparse-ReLU-MAML, which rectifies its rates, is more accurate than MAML, ANIL "
+                  "and BOIL",
                   points_above("sparse-relu-maml", "maml", "anil", "boil"), above(0.0), printed("Table 4.2"),
                   reported=Reported((2.48, 1.14, 3.65, 2.98, 2.51), "printed, with ResNet-12: 1-shot MAML and ANIL, "
                                     "5-shot MAML, ANIL and BOIL")),
@@ -165,17 +167,20 @@ STUDY = study.Study(
                   "MT-net, which learn matrices",
                   points_above("sparse-maml", "meta-curvature", "mt-net", names=WORDS), above(-1.5), printed(SECTION),
                   reported=Reported(-1.35, "printed, MT-net on 1-shot miniImageNet")),
-            Claim("shrinkage-as-maml", "learned strengths of a pull to the start make MAML at most half a point more "
-                  "accurate", points_above("shrinkage", "maml", names=WORDS), below(0.5), printed("section 4.3.1")),
+            Claim("shrinkage-as-maml", "MAML with learned shrinkage towards the initial weights is at most half a "
+                  "point more accurate than MAML", points_above("shrinkage", "maml",
+                  names=WORDS), below(0.5), printed("section 4.3.1")),
             Claim("relu-as-masks", "the accuracies of rectified rates and of masks differ by at most one point; with "
                   "ResNet-12 rectified rates are more accurate",
                   points_above("sparse-relu-maml", "sparse-maml"), RELU_BOUNDS, printed(SECTION),
                   reported=Reported((-0.2, -0.23, 1.37, 2.99), "printed, 1-shot and 5-shot miniImageNet, then both of "
                                     "ResNet-12")),
-            Claim("exp-lowers-early", "rates that cannot close end lower in the first layer than in the last",
+            Claim("exp-lowers-early", "after meta-learning, exp-MAML's mean rate is lower in the first layer than in "
+                  "the last",
                   rates.map(lambda one: np.log2(one["rate 0"][:, -1] / one[f"rate {_layers_of(one) - 1}"][:, -1]),
                             "log2 of exp-MAML's mean rate, first layer over last"), below(0.0), printed(SECTION)),
-            Claim("above-exp", "rectified rates and masks are more accurate than rates that cannot close",
+            Claim("above-exp", "sparse-ReLU-MAML and sparse-MAML are more accurate than exp-MAML, whose rates cannot "
+                  "reach 0",
                   study.beside([points_above(name, "exp-maml") for name in ("sparse-maml", "sparse-relu-maml")],
                          "points of accuracy of each above exp-MAML"), above(0.0), printed(SECTION)),
         )),
