@@ -205,7 +205,7 @@ TRAINING = Figure(
 
 DIMENSIONS = Figure(
     "dimensions", "Left: trained, interpolated and constructed layers for each size. Right: step sizes tuned "
-    "on their own tasks less the closed form; bars show one standard error. Paper: Fig. 2 centre right.", (
+    "on their own tasks minus the closed form; bars show one standard error. Paper: Fig. 2 centre right.", (
         study.Lines("", "N = d", shared.HALF_MSE, [
             Line(SIZES, optima["limit"] / 2, "limit", "limit", marks=":"),
             _loss("gd", "gd", "gradient descent", "o"),

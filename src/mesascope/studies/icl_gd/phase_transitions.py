@@ -213,7 +213,7 @@ ARRIVALS = Figure(
               above(0.9), printed("Fig. 15 centre: fast and robust convergence"), quantifier="share", at_least=10),
         _over_heads("late-seeds", "a larger share of seeds with one head than with two leaves the plateau later than "
                     "twice the median step",
-                    Reading("share of such seeds with one head, less that with two", _crossings),
+                    Reading("share of such seeds with one head - with two", _crossings),
                     above(0.0, by="paper"), printed("Fig. 15 left: very long initial phases for some seeds"),
                     statistic=lambda one, two, axis=-1: _late(one, axis) - _late(two, axis)),
         _over_heads("spread-shrinks", "the range of the middle nine tenths of the steps at which half the loss falls "

@@ -272,14 +272,14 @@ STUDY = study.Study(
                  lambda r: _pooled(np.abs(r["errors"]["unrounded"][:, -1])) / BAYES, study.two_sided(0.5),
                  "tasks are those of the family"),
         _control("repeats-err", "the errors of repeating the last label and of the nearest neighbour are larger than "
-                 "that of ridge regression", "error of last label, of nearest neighbour, less that of ridge regression",
+                 "that of ridge regression", "error of last label, of nearest neighbour - of ridge regression",
                  lambda r: np.stack([_costs(r, name, "bayes") for name in ("last", "neighbour")], 1), above(0.0),
                  "queries are in no context"),
         _control("rounding-costs", "rounding to one decimal raises the error of ridge regression", "error of ridge on "
-                 "rounded numbers less that on exact ones", lambda r: _costs(r, "bayes", "unrounded"), above(0.0),
+                 "rounded numbers - on exact ones", lambda r: _costs(r, "bayes", "unrounded"), above(0.0),
                  "regressors read what models read"),
         _control("own-labels", "answers of each language model are nearer to their own labels than to those of the "
-                 "next task", "distance from labels of the next task less that from their own", _nearer_to_own,
+                 "next task", "distance from labels of the next task - from their own", _nearer_to_own,
                  above(0.0), "answers are to their prompts", over="seeds", at_least=3),
         _control("no-zeros", "fewer than 0.5 % of answers are exactly 0, where they are means over numbers",
                  "share of answers that are 0", _zeros, below(0.005), "a missing answer is none, never 0",

@@ -189,8 +189,9 @@ def _copies(id: str, sentence: str, kinds: Iterable[str], source: Any) -> Claim:
     """Claim that a head of the first layer attends to the previous token, in two-layer networks of these kinds."""
     beyond = [_head("before", kind) - 0.3 for kind in kinds]
     beyond += [_head("before", kind) - _head("elsewhere", kind) for kind in kinds]
-    words = "weight on the token before, less 0.3, and less the largest near it elsewhere"
-    return Claim(id, f"{sentence} gives the token before more than 0.3 of its attention, and less to others near it",
+    words = "weight on the previous token - 0.3; - the largest on the token itself and those two and three before"
+    return Claim(id, f"{sentence} gives the previous token more than 0.3 of its attention, and more than the token "
+                 "itself or those two and three before",
                  beside(beyond, words), above(0.0), source, premises=("learned", "untrained-copies"))  # fmt: skip
 
 
@@ -207,7 +208,7 @@ ON_WINDOWS: dict[str, Any] = {
     "about": "algorithms",
 }  # fmt: skip
 BELOW_LINEAR = "nats a token below linear"
-SCORE_AND_LATE = "nats below linear: of the in-context score, and of late tokens"
+SCORE_AND_LATE = "linear - mesa, nats a token: of the in-context score, and of the loss at 3/8 to 5/8 of the context"
 
 
 def _of_bigrams(networks: Iterable[tuple[str, str]]) -> Reading:
@@ -223,8 +224,7 @@ FORMER_READS = "of every network, and of later tokens beside earlier ones: undec
 
 
 def _reads(id: str, sentence: str, sizes: Iterable[str], learned: str) -> Claim:
-    words = ("nats that a token of the second half of the context loses more where what is read before it is cut to "
-             "the eighth to quarter nearest to it, each network of softmax")  # fmt: skip
+    words = "loss with the shortened context - with the whole, nats a token, each network of softmax"
     gains = beside([reach(size, "softmax") for size in sizes], words)
     return Claim(id, sentence, gains, above(0.0), ours("premise"), premises=(learned,), former=FORMER_READS)
 
@@ -349,8 +349,8 @@ STUDY = Study(
             study.strip("nats a token gained", {kind: kind for kind in KINDS},
                         lambda r: {f"{size} layers": {kind: reach(size, kind)(r) for kind in KINDS} for size in SIZES}),
         ), size=(6.5, 3.2), claims=(
-            _reads("reads", "with two and four layers, softmax loses more on late tokens if the context is cut to "
-                   "the nearest eighth to quarter", SIZES, "learned"),
+            _reads("reads", "with two and four layers, the loss of softmax on the second half of the context is "
+                   "larger if each token reads only the preceding eighth to quarter of the context", SIZES, "learned"),
         )),
         Figure("copying", "Attention, on text, of the first layer's head that looks most at the token before. Left: "
                "weight on that token; right: the largest weight on the token itself or on those two and three before "
@@ -358,9 +358,9 @@ STUDY = Study(
             _heads("before", "weight on the token before"),
             _heads("elsewhere", "weight near it elsewhere"),
         ), columns=2, size=(11, 3.2), claims=(
-            _copies("copies", "in each network of two softmax layers a head of the first", ["softmax"],
+            _copies("copies", "in each network of two softmax layers, a head of the first layer", ["softmax"],
                     study.printed("Fig. 3.9")),
-            _copies("hybrids-copy", "in each hybrid a head of the first, softmax, layer", HYBRIDS, SECTION),
+            _copies("hybrids-copy", "in each hybrid, a head of the first layer (softmax)", HYBRIDS, SECTION),
             Claim("untrained-copies", "in untrained networks no head gives the token before a tenth of its attention",
                   _head("before", "untrained"), below(0.1), ours("a null control")),
         )),
@@ -371,14 +371,15 @@ STUDY = Study(
         ), columns=2, shared_legend=True, claims=(
             _learned("alone-learned", "networks of one layer have a smaller loss than the bigram model",
                      [*(("alone", f"{kind} {nu}") for kind in ALONE for nu in NUS), ("alone", "softmax")]),
-            _reads("alone-reads", "a single softmax layer loses more on late tokens if the context is cut to the "
-                   "nearest eighth to quarter", ["alone"], "alone-learned"),
+            _reads("alone-reads", "the loss of a single softmax layer on the second half of the context is larger if "
+                   "each token reads only the preceding eighth to quarter of the context", ["alone"], "alone-learned"),
             Claim("alone-below-linear", "behind shifted keys, a single mesa layer has a smaller loss than a linear "
                   "one, at each nu",
                   beside(_alone_less(loss), BELOW_LINEAR), above(0.0), FIGURE, premises=ALONE_LEARNED,
                   former="failed, until learning rates were searched again"),
-            Claim("alone-better-score", "behind shifted keys, a single mesa layer has a better in-context score and a "
-                  "smaller loss on late tokens than a linear one",
+            Claim("alone-better-score", "behind shifted keys, the loss at 3/8 to 5/8 of the context, and its excess "
+                  "over the loss at 1/32 to 1/16 (in-context score), are smaller for a single mesa layer than for a "
+                  "linear one",
                   beside([*_alone_less(score), *_alone_less(loss, "late")], SCORE_AND_LATE), above(0.0), FIGURE,
                   premises=ALONE_LEARNED),
             Claim("alone-near-softmax", "with most features, the loss of a single mesa layer is at most 0.03 nats a "

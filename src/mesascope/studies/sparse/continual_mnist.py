@@ -256,7 +256,7 @@ STUDY = Study(
     claims=(
         Claim("transfer-is-change", "control: backward transfer equals the accuracy at the end minus the accuracy "
               "just after each task",
-              Reading("transfer less the change of accuracy in points", _transfer_error), below(1e-3),
+              Reading("|transfer - change of accuracy|, points", _transfer_error), below(1e-3),
               ours("control: sign and order of the differences"), **EXACT),
         Claim("last-task-is-last", "control: accuracy on the last task of a stream is the same just after it and at "
               "the end", Reading("points of change on the last task", _last_change), below(1e-3),
@@ -311,7 +311,7 @@ STUDY = Study(
             Claim("less-in-large", "the share of weights that the widest networks close is less than half of that of "
                   "the narrowest",
                   widths["closed"].map(lambda closed: closed[:, 0] - 2 * closed[:, -1],
-                                       "percent closed of the narrowest less twice that of the widest"),
+                                       "percent closed of the narrowest - 2 * of the widest"),
                   above(0.0), RIGHT),
             Claim("more-retained-in-large", "the widest networks retain more accuracy than the narrowest",
                   widths["retained"].map(lambda retained: retained[:, -1] - retained[:, 0],
@@ -324,7 +324,7 @@ STUDY = Study(
             Claim("closes-at-switches", "in several passes, a larger share of a layer's weights closes in the first "
                   "tenth of a task than in the last tenth of the task before, in the mean over layers",
                   stage("passes")["closed"].map(
-                      _at_switches, "points closed in the first tenth of a task less in the last tenth before it"),
+                      _at_switches, "points closed in the first tenth of a task - in the last tenth before it"),
                   above(0.0), study.printed("Fig. 4.4"),
                   former="in place of the last tenth of the same task, which closes least on any curve that flattens"),
         )),

@@ -225,7 +225,7 @@ STUDY = study.Study(
                   ours("control: networks start from meta-learned weights"), premises=()),
             Claim("detects", "continual MAML flags a larger share of the first batches of tasks than of other batches "
                   "as the start of a new task",
-                  _each("detected", "percent of first batches less that of others", *TUNED), above(0.0),
+                  _each("detected", "percent of first batches flagged - of other batches", *TUNED), above(0.0),
                   ours("control: restarts follow the tasks"), premises=("learns",)),
             Claim("above-online", "continual MAML is more accurate than online SGD, online Adam and fine-tuning",
                   _above("maml", "online-sgd", "online-adam", "fine-tuning"), above(0.0), study.printed(TABLE),
