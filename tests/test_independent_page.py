@@ -81,7 +81,7 @@ PUBLISHED = {
     "mesa layers / ridge": lambda: [claim("language-recall", "mesa-solves")["value"]],
     "first network of delta": lambda: nominal(stage("language-recall", "recall")["answered", "delta"])[:1],
     "softmax layers": lambda: [np.mean(nominal(stage("language-recall", "recall")["answered", "window"]))],
-    "best guess": lambda: [float(re.search(r"right in (\d+) %", claim("language-recall", "finds")["sentence"])[1])],
+    "best guess": lambda: [float(re.search(r"asked for has (\d+) %", claim("language-recall", "finds")["sentence"])[1])],
     "mesa minus linear": lambda: with_interval(claim("language-recall", "mesa-recalls")),
     "`identify`: difference": lambda: printed("next family, averages, "),
     "`identify`: the last": lambda: printed("nearest, least squares, leaves ", "next family, neighbours, "),

@@ -104,7 +104,7 @@ def trained_row(rng: np.random.Generator) -> Row:
 
 def guess_row(rng: np.random.Generator) -> Row:
     """The share of best guesses that the sentence of 'finds' states, in whole per cent, beside that share."""
-    stated = float(claim(STUDY, "finds")["sentence"].split("right in ")[1].split()[0])
+    stated = float(claim(STUDY, "finds")["sentence"].split("asked for has ")[1].split()[0])
     found, error = mean(guesses(rng))
     return Row("finds, stated / best guess, %", stated, found, error + 0.5)
 
