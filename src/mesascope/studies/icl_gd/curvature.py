@@ -312,6 +312,6 @@ STUDY = study.Study(
     mutations=MUTATIONS,
     mutated={
         "training": plan(400, 2e-2, batch=256, clip=0.001), "init_scale": 0.01, "tasks": 8000, "sweep_tasks": 300,
-        "draws": 10,
+        "draws": 10, "seeds": 5,
     },
 )  # fmt: skip
