@@ -259,6 +259,7 @@ def _heads(where: str, y: str) -> Lines:
 BOTH_SIZES = [(size, kind) for size in SIZES for kind in KINDS]
 
 
+NARROW = "Features have nu = 1 in place of 3, but in single layers, which have each nu."
 # Deviations of every preset.
 ALWAYS = (
     "Softmax layers have rotary positions, and other layers and single layers have none, where the thesis adds learned "
@@ -269,7 +270,9 @@ ALWAYS = (
     "All kinds of layer have as many parameters, but states of different sizes: a mesa layer's has three times the "
     "numbers.",
 )
-UNLIKE = dict.fromkeys(("quick", "small"), "100,000 steps of 256 windows of 1,024 tokens of the Pile at width 768")
+UNLIKE = dict.fromkeys(
+    ("quick", "small", "medium"), "100,000 steps of 256 windows of 1,024 tokens of the Pile at width 768"
+)
 STUDY = Study(
     name="language-mesa",
     source="von Oswald's thesis, section 3.5.3",
@@ -288,6 +291,14 @@ STUDY = Study(
             watch_windows=64,
         ),
         "small": LanguageMesa(tuned=True),
+        # Byte pairs: a token far back is worth more than 0.05 nats to softmax, which bytes reach with far more training.
+        "medium": LanguageMesa(
+            Training(
+                1500, 16, schedule="cosine", warmup_steps=150, decay_from=0.0, final_rate=0.1, optimizer="adamw",
+                betas=(0.9, 0.95), weight_decay=0.1, clip=1.0, evaluate_every=150,
+            ),
+            tuned=True, tokenizer="bpe:1024", width=128, windows=4096,
+        ),
     },
     measure=measure, trainings=19, premises=("learned", "reads"), at_least=3, claims=(),
     figures=(
@@ -391,7 +402,8 @@ STUDY = Study(
     ),
     unlike=UNLIKE,
     deviations={
-        "small": ("Features have nu = 1 in place of 3, but in single layers, which have each nu.", *ALWAYS),
+        "small": (NARROW, *ALWAYS),
+        "medium": (NARROW, "Learning rates are those tuned at width 64, halved at twice the width.", *ALWAYS),
         "paper": ALWAYS,
     },
     mutations=(bugs.BITS, bugs.LOW, bugs.RAW, bugs.SUMMED, bugs.OPPOSITE, bugs.UNSHIFTED, bugs.TRAINING_TEXT),
