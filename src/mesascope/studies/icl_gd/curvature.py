@@ -171,21 +171,21 @@ def _at_least_median(found: np.ndarray) -> np.ndarray:
 
 def _change(r: Any) -> list[Line]:
     lines = [Line([0, 6], [0, 6], "limit", "unchanged", width=0.8)]
-    for size, shade, mean in zip(SIZES, SHADES, r["gamma"]["gamma"].mean(0), strict=True):
-        eigenvalues = np.linspace(0, 1 / mean, 200)
-        lines.append(Line(eigenvalues, transformed(eigenvalues, mean), shade, f"N = {size}"))
+    for size, shade, middle in zip(SIZES, SHADES, np.median(r["gamma"]["gamma"], 0), strict=True):
+        eigenvalues = np.linspace(0, 1 / middle, 200)
+        lines.append(Line(eigenvalues, transformed(eigenvalues, middle), shade, f"N = {size}"))
     return lines
 
 
 def _bounds(shown: Sequence[int], r: Any) -> list[Line]:
     """Bounds on the condition number by gamma for some sizes; marks at the networks' gamma, the best gamma, and 0."""
     lines = []
-    ends = r["spectra"]["smallest"].mean(0), r["spectra"]["largest"].mean(0), r["gamma"]["gamma"].mean(0)
-    for size, shade, low, high, mean in zip(SIZES, SHADES, *ends, strict=True):
+    ends = r["spectra"]["smallest"].mean(0), r["spectra"]["largest"].mean(0), np.median(r["gamma"]["gamma"], 0)
+    for size, shade, low, high, middle in zip(SIZES, SHADES, *ends, strict=True):
         if size not in shown:
             continue
         gammas = np.geomspace(0.02, 0.999, 500) / high
-        marked = ((mean, "o"), (flattest(low, high), "v"))
+        marked = ((middle, "o"), (flattest(low, high), "v"))
         lines += [
             Line(gammas, condition_numbers(low, high, gammas), shade, f"N = {size}"),
             *(Line([at], condition_numbers(low, high, np.array([at])), shade, marks=marks) for at, marks in marked),
@@ -196,8 +196,8 @@ def _bounds(shown: Sequence[int], r: Any) -> list[Line]:
 
 def _spread(r: Any) -> dict[str, np.ndarray]:
     index = SIZES.index(25)
-    before, mean = r["spectra"]["spectra"][index], r["gamma"]["gamma"][:, index].mean()
-    after = {factor * mean: transformed(before, factor * mean) for factor in (0.0, 0.5, 1.0, 1.2)}
+    before, middle = r["spectra"]["spectra"][index], np.median(r["gamma"]["gamma"][:, index])
+    after = {factor * middle: transformed(before, factor * middle) for factor in (0.0, 0.5, 1.0, 1.2)}
     return {f"gamma = {value:.3f}": condition_number(one) for value, one in after.items()}
 
 
@@ -260,8 +260,8 @@ OF_MEDIANS = (
 )  # fmt: skip
 
 SPECTRA = study.Figure(
-    "spectra", "Curvature before and after one step of GD++ at the gamma that trained networks use. In the "
-    "bounds on the condition number, stars are without a step, circles at the gamma of trained networks, "
+    "spectra", "Curvature before and after one step of GD++ at the gamma of the median trained network. In the "
+    "bounds on the condition number, stars are without a step, circles at the gamma of the median network, "
     "triangles at the least bound; N = 10 has an axis of its own, its smallest eigenvalue being one of "
     "rounding. Last row: tasks of N = 25. Paper: Fig. 13.", (
         Lines("", "eigenvalue before a step", "eigenvalue after it", _change, limits={"ylim": (0, 6)}),
