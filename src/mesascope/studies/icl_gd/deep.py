@@ -107,9 +107,10 @@ def _changes(ratios: Any) -> np.ndarray:
 
 
 def _alive_over_warm(r: Any) -> np.ndarray:
-    """Median loss of networks from random weights without a dead layer, over that of each warm network."""
+    """Median loss of networks from random weights without a dead layer (of all, if each has one) over warm ones'."""
     alive = nominal(_without_each("left-out")(r)).min(axis=1) > 2
-    return np.true_divide.outer(main["median", "trained"](r)[alive], warm["median", "warm"](r))
+    chosen = alive if alive.any() else ~alive
+    return np.true_divide.outer(main["median", "trained"](r)[chosen], warm["median", "warm"](r))
 
 
 def _worse(r: Any) -> np.ndarray:

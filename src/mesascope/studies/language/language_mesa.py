@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import sys
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -70,7 +69,7 @@ class LanguageMesa:
 
     def text(self, length: int, split: Literal["train", "validation"] = "train") -> language.TextWindows:
         """Windows of the corpus, which is prepared if it is missing."""
-        folder = str(Path(self.corpus).resolve()) if self.corpus else _library(self.part, self.tokenizer)
+        folder = str(Path(self.corpus).resolve()) if self.corpus else measuring.library(self.part, self.tokenizer)
         return language.TextWindows(folder, length, split, language.open_corpus(folder).checksum)
 
     def network(self, layers: str, vocabulary: int, **options: Any) -> Any:
@@ -92,20 +91,6 @@ class LanguageMesa:
             "loss": slice(whole), "early": slice(whole // 32, whole // 16),
             "late": slice(3 * whole // 8, 5 * whole // 8), "end": slice(whole // 2, whole),
         }  # fmt: skip
-
-
-def _library(part: str, tokenizer: str) -> str:
-    """The folder of the standard library's tokens, in the cache."""
-    from mesascope.data.files import cache_folder
-    from mesascope.language.documents import standard_library
-    from mesascope.language.shards import INDEX
-    from mesascope.language.tokenizing import TokenizerKind
-
-    version, kind = ".".join(map(str, sys.version_info[:3])), TokenizerKind(tokenizer).identity.replace(":", "-")
-    folder = cache_folder() / "texts" / "-".join(["python", version, *([part] if part else []), kind])
-    if not (folder / INDEX).exists():
-        language.prepare(standard_library(part), folder, tokenizer, validation=0.05)
-    return str(folder)
 
 
 def measure(lab: study.Lab, settings: LanguageMesa) -> None:

@@ -1,7 +1,8 @@
-"""Measurements of small language models: losses by band of tokens and by token, pair frequencies, heads that copy."""
+"""Text and measurements of small language models: losses by band and by token, pair frequencies, heads that copy."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -20,6 +21,20 @@ SEARCHED, PIECE = 64, 64
 # Networks by name, one per seed; and losses of each, ``(windows, tokens)``.
 Groups = Mapping[str, Sequence[Any]]
 Losses = Callable[[], Mapping[str, Sequence[Any]]]
+
+
+def library(part: str, tokenizer: str) -> str:
+    """The folder of the standard library's tokens, in the cache."""
+    from mesascope.data.files import cache_folder
+    from mesascope.language.documents import standard_library
+    from mesascope.language.shards import INDEX
+    from mesascope.language.tokenizing import TokenizerKind
+
+    version, kind = ".".join(map(str, sys.version_info[:3])), TokenizerKind(tokenizer).identity.replace(":", "-")
+    folder = cache_folder() / "texts" / "-".join(["python", version, *([part] if part else []), kind])
+    if not (folder / INDEX).exists():
+        language.prepare(standard_library(part), folder, tokenizer, validation=0.05)
+    return str(folder)
 
 
 def token_losses(groups: Groups, windows: Any) -> dict[str, list[Any]]:
