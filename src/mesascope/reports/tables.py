@@ -132,11 +132,11 @@ def ledger_markdown(rows: Sequence[Mapping[str, Any]]) -> str:
         "run with other settings than their source's, named in their rows: they do not refute the source. Judged "
         "from the arrays of each run by `mesascope ledger DIR --format markdown`. Intervals are at 99 %, those of each "
         "network and of bootstraps at 99.9 % ([evidence.md](evidence.md)); *n* counts replicates. A claim about *each* "
-        "of them has one interval for each, over evaluation tasks; one about their median or share has an interval over "
-        f"replicates. The false discovery rate is at most 1 %: of {counted(tested, 'verdict')} that rest on intervals, at most "
-        f"{RATE * tested:.1f} are expected to be false. A star marks those that are also decided at 99.9 %. Bounds "
-        "are ours, except those marked (paper). A *control* fails if the code has a bug, and other claims depend on a "
-        "*premise*; [findings](findings.md) explains further words.",
+        "of them has one interval for each, over evaluation tasks; one about their median or share has an interval "
+        f"over replicates. The false discovery rate is at most 1 %: of {counted(tested, 'verdict')} that rest on "
+        f"intervals, at most {RATE * tested:.1f} are expected to be false. A star marks those that are also decided at "
+        "99.9 %. Bounds are ours, except those marked (paper). A *control* fails if the code has a bug, and other "
+        "claims depend on a *premise*; [findings](findings.md) explains further words.",
     ]
     parts.append(_studies_markdown(rows))
     for study in dict.fromkeys(row["study"] for row in rows):
