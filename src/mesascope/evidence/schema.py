@@ -37,14 +37,8 @@ class ClaimRecord(TypedDict):
     at_least: Annotated[_Count, _is("Number of replicates that the claim requires for a verdict")]
     premises: Annotated[list[str], _is("Ids of claims that must hold, otherwise this claim is undecided")]
     value: Annotated[float | None, _is("Estimate; of several replicates or cases, the worst; null if there is none")]
-    low: Annotated[
-        float | None,
-        _is("Lower end of the interval; null if infinite, or if there is none"),
-    ]
-    high: Annotated[
-        float | None,
-        _is("Upper end of the interval; null if infinite, or if there is none"),
-    ]
+    low: Annotated[float | None, _is("Lower end of the interval; null if infinite, or if there is none")]
+    high: Annotated[float | None, _is("Upper end of the interval; null if infinite, or if there is none")]
     bound: Annotated[str, _is("Bound as text")]
     bound_low: Annotated[float | None, _is("Lower end of the bound; null if there is none")]
     bound_high: Annotated[float | None, _is("Upper end of the bound; null if there is none")]

@@ -154,8 +154,8 @@ SOFTMAX = _figure(
                   "a twentieth of it)"), above(1.0), ours("copying and descent rise together"), quantifier="median",
           premises=DESCENDS, former="with the largest ratio after nine tenths, held"),
     Claim("order-of-magnitude", "the median number of steps to half of the loss's fall is more than ten times that of "
-          "one layer whose tokens hold x and y together", Reading("median step of alternating / of ready tokens",
-          _arrivals),
+          "one layer whose tokens hold x and y together",
+          Reading("median step of alternating / of ready tokens", _arrivals),
           above(10.0, by="paper"), printed("Fig. 5 left: an order of magnitude longer"), quantifier="bootstrap",
           premises=DESCENDS, former="a ratio of means, undecided",
           statistic=lambda alternating, ready, axis=-1: np.median(alternating, axis) / np.median(ready, axis)),

@@ -22,9 +22,6 @@ from mesascope.study import Claim, Figure, Level, Line, Lines, Mutation, Reading
 
 HEADS = {"one-head": 1, "two-heads": 2}
 THRESHOLD = 0.25
-ZERO = (
-    10 * 0.5**2 / 3
-)  # Mean squared error of predicting 0: d = 10 inputs from U(-0.5, 0.5), and teachers from N(0, I).
 TRAINED = ("one-head-converged", "two-heads-converged", "references-as-predicted")
 
 block = stage("grokking", **{"own mse": "loss on own tasks"})

@@ -209,7 +209,10 @@ finds = answers.map(
     "share of copying queries that are answered with their label",
 )
 descent = _overlap("descent", "with descent, at the best of two rates and four steps")
-descent_of_random = _overlap("descent", "with descent of random weights", 1)
+gain = descent - _overlap("none", "without pairs")
+gain_of_random = _overlap("descent", "with descent of random weights", 1) - _overlap(
+    "none", "of random weights without pairs", 1
+)
 
 
 def _curves(problem: str) -> Lines:
@@ -312,12 +315,10 @@ STUDY = study.Study(
                    descent - _overlap("order", "with another order"), below(0.0), study.printed(SHEN)),
             _claim("descent-approaches", "the model's ten likeliest next tokens overlap more with those after "
                    "gradient descent on the pairs than with those without any pairs",
-                   descent - _overlap("none", "without pairs"), above(0.0), ours("descent in place of the context")),
-            _claim("more-than-random", "gradient descent on the pairs raises this overlap, over that without any "
-                   "pairs, by more than it does with random weights",
-                   descent - _overlap("none", "without pairs") - (
-                       descent_of_random - _overlap("none", "of random weights without pairs", 1)),
-                   above(0.0), study.derived(DEUTCH),
+                   gain, above(0.0), ours("descent in place of the context")),
+            _claim("more-than-random", "gradient descent on the pairs raises the overlap of likeliest next tokens, "
+                   "over that without any pairs, by more than it does with random weights",
+                   gain - gain_of_random, above(0.0), study.derived(DEUTCH),
                    former="of overlaps with descent alone, which exceed those of random weights without it, held"),
         )),
         Figure("families", "Share of the variance of the model's answers to linear problems that the nearest member of "

@@ -272,8 +272,8 @@ STUDY = Study(
                   recalled["answered", "window"], below(10.0), ours("a control: the task needs a memory"),
                   premises=SOLVED),
             Claim("delta-recalls", "a delta layer has a higher accuracy on recall than a linear layer with a state of "
-                  "the same size", recalled.difference("delta", "linear",
-                  "answered"), above(0.0), ours("Yang et al. (2024)"),
+                  "the same size",
+                  recalled.difference("delta", "linear", "answered"), above(0.0), ours("Yang et al. (2024)"),
                   premises=FOUND),
             Claim("mesa-recalls", "a mesa layer has a higher accuracy on recall than a linear layer with a state of "
                   "the same size",

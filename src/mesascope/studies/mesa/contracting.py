@@ -116,8 +116,8 @@ STUDY = Study(
                   "pairs", dynamics.ratios(main, KINDS, "limit"), below(1.0), printed(FOOTNOTE),
                   premises=("converged", "limit-at-its-optimum")),
             Claim("constant-is-enough", "predicting the best fixed multiple of the newest element, which needs no "
-                  "learning in context, has a smaller loss than ridge regression", main.ratio("multiple",
-                  "limit"), below(1.0),
+                  "learning in context, has a smaller loss than ridge regression",
+                  main.ratio("multiple", "limit"), below(1.0),
                   ours("what the others' losses are worth"), over="algorithms", at_least=1, about="algorithms"),
             Claim("not-below-constant", "no layer of either kind has a smaller loss than the best multiple of the "
                   "newest element", dynamics.ratios(main, KINDS, "multiple"), above(1.0),

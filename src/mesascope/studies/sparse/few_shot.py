@@ -209,7 +209,7 @@ def by_seed(numbers: Mapping[str, Sequence[Any]]) -> Arrays:
 
 def learns(accuracy: Reading) -> Claim:
     """Premise: meta-learned networks adapt to new classes."""
-    return Claim("learns", "the median accuracy of MAML on new classes is above 50 %",
+    return Claim("learns", "the median accuracy of adapted networks on new classes is above 50 %",
                  accuracy, above(50.0), ours("premise"), quantifier="median")  # fmt: skip
 
 

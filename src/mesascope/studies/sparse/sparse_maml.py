@@ -168,8 +168,8 @@ STUDY = study.Study(
                   points_above("sparse-maml", "meta-curvature", "mt-net", names=WORDS), above(-1.5), printed(SECTION),
                   reported=Reported(-1.35, "printed, MT-net on 1-shot miniImageNet")),
             Claim("shrinkage-as-maml", "MAML with learned shrinkage towards the initial weights is at most half a "
-                  "point more accurate than MAML", points_above("shrinkage", "maml",
-                  names=WORDS), below(0.5), printed("section 4.3.1")),
+                  "point more accurate than MAML",
+                  points_above("shrinkage", "maml", names=WORDS), below(0.5), printed("section 4.3.1")),
             Claim("relu-as-masks", "the accuracies of rectified rates and of masks differ by at most one point; with "
                   "ResNet-12 rectified rates are more accurate",
                   points_above("sparse-relu-maml", "sparse-maml"), RELU_BOUNDS, printed(SECTION),
