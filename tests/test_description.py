@@ -35,9 +35,9 @@ def halves(context, xq):
     ("learner", "said", "not_said"),
     [
         (late, ["is linear in labels", "gives 50 % of its weight to the last pair of 10",
-                "does not respect pairs in another order"], ["repeats", "nearest", "spectral"]),
+                "does not respect these changes: pairs in another order ("], ["repeats", "nearest", "spectral"]),
         (second_nearest, ["repeats a label of its context in 100 %", "to the second nearest pair of 10",
-                          "respects pairs in another order"], ["last pair"]),
+                          "respects these changes of a task: pairs in another order"], ["last pair"]),
         (cubic, ["does not depend on labels"], ["repeats", "weight to"]),
         (halves, ["is linear in labels", "to the nearest pair of 10"], ["repeats", "spectral filter"]),
         (LeastSquares(1.0), ["is linear in labels", "by a spectral filter"], ["repeats", "of its weight to"]),

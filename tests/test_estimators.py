@@ -82,7 +82,7 @@ def test_predictions_of_any_precision_are_cast_to_that_of_the_tasks(dtype, answe
 @pytest.mark.parametrize(
     ("answer", "message"),
     [
-        (lambda x: x.T, r"what {} returns must have shape \(3, 2\), but is \(2, 3\): return \(m, dy\)"),
+        (lambda x: x.T, r"the answer of {} must have shape \(3, 2\), but is \(2, 3\): return \(m, dy\)"),
         (lambda x: x[..., None], r"must have shape \(3, 2\), but is \(3, 2, 1\)"),
         (lambda x: x[:1], r"must have shape \(3, 2\), but is \(1, 2\)"),
         (lambda x: x[:, 0], r"must have shape \(3, 2\), but is \(3,\)"),

@@ -180,9 +180,7 @@ def test_a_statistic_of_several_samples_is_bootstrapped():
     correlation = claim(  # of values above the interval, which is that of independent samples
         lambda r: (wide, wide**3), quantifier="bootstrap", statistic=lambda one, other: np.corrcoef(one, other)[0, 1]
     )
-    assert judged(correlation, "quick", {})["reason"].startswith(
-        "its statistic is of other values on samples drawn ane"
-    )
+    assert judged(correlation, "quick", {})["reason"].startswith("its statistic lies outside the interval of its resam")
     rare = claim(lambda r: np.repeat([0.0, 1.0], [18, 2]), above(0.0), quantifier="bootstrap", statistic=np.mean)
     seen = judged(rare, "quick", {})  # of many samples drawn anew the share is 0
     assert seen["verdict"] == "undecided"
@@ -193,18 +191,18 @@ def test_a_statistic_of_several_samples_is_bootstrapped():
 
 def test_exact_numbers_say_why_they_are():
     assert verdict(FIVE, quantifier="exact", exact_because="read from built weights")[0] == "holds"
-    with pytest.raises(ArgumentError, match="must say why it is exact"):
+    with pytest.raises(ArgumentError, match="must set exact_because if and only if"):
         claim(quantifier="exact")
 
 
-EXACT = "its numbers carry errors of measurement, and exact takes none"
+EXACT = "its numbers have standard errors, and 'exact' takes none"
 
 
 @pytest.mark.parametrize(
     ("values", "changes", "reason"),
     [
         (numbers(FIVE[:3], 0.01), {}, "it needs 5 seeds, and has 3"),
-        (FIVE, {}, "its numbers have no standard errors, which every needs: set quantifier='median', say"),
+        (FIVE, {}, "its numbers have no standard errors, and 'every' needs them: set quantifier='median', say"),
         (numbers([0.1] * 5, 0.01), {}, "all seeds are the same"),
         (np.full(8, 0.1), {"quantifier": "median"}, "all seeds are the same"),
         (FIVE[:1], {"quantifier": "median", "at_least": 1}, "it needs 8 seeds, and has 1"),
@@ -253,10 +251,10 @@ def damaged_estimates(kind):
     ("kind", "reason"),
     [
         *((f"{value} mean", "1 of 24 numbers is not finite") for value in ("nan", "inf", "-inf")),
-        *((f"{value} variance", "1 of 24 errors of measurement is not finite") for value in ("nan", "inf")),
-        ("nan covariance", "1 of 24 errors of measurement is not finite"),
+        *((f"{value} variance", "1 of 24 standard errors is not finite") for value in ("nan", "inf")),
+        ("nan covariance", "1 of 24 standard errors is not finite"),
         *(
-            (kind, "covariance must be symmetric with no negative variance")
+            (kind, "covariance must be symmetric and positive semidefinite")
             for kind in ("negative variance", "asymmetric", "impossible correlation")
         ),
     ],
@@ -408,13 +406,13 @@ def test_a_mean_that_is_not_finite_has_no_error():
 
 @pytest.mark.parametrize("arrays", [[], [np.ones(3), np.ones(4)], [np.ones((3, 2))], [np.array(1.0)]])
 def test_estimates_are_of_one_number_a_task(arrays):
-    with pytest.raises(ArgumentError, match=r"tasks must hold arrays of one shape \(n,\), a number a task, but is \["):
+    with pytest.raises(ArgumentError, match=r"arrays of one shape \(n,\), one number per task, but is \["):
         Estimates.of({("mse", "a"): arrays})
 
 
 def test_claims_that_are_not_claims_are_refused(unchecked):
     for low, high in ((-np.inf, np.inf), (1.0, 1.0), (2.0, 1.0)):
-        with pytest.raises(ArgumentError, match="a bound must exclude something"):
+        with pytest.raises(ArgumentError, match="a bound must have low < high and a finite end"):
             Bound(low, high)
     with pytest.raises(ArgumentError, match="must have a statistic if and only if"):
         claim(quantifier="bootstrap")

@@ -103,7 +103,7 @@ def test_padding_after_a_text_changes_nothing_and_counts_for_nothing():
 
 
 def test_gaps_between_tokens_are_refused():
-    with pytest.raises(ArgumentError, match=r"attention_mask must be 1 for tokens that follow one another"):
+    with pytest.raises(ArgumentError, match=r"attention_mask must be 1 for consecutive tokens"):
         built()(prompts(1, 4), torch.tensor([[1, 0, 1, 1]]))
 
 
@@ -206,7 +206,7 @@ def test_outputs_may_be_asked_for_as_a_tuple():
 
 def test_inputs_of_other_shapes_are_refused():
     model, tokens = built(), prompts()
-    with pytest.raises(ArgumentError, match="attention_mask must be of 9 tokens, but is 7"):
+    with pytest.raises(ArgumentError, match="attention_mask must have 9 tokens, but is 7"):
         model(tokens, torch.ones(2, 7))
     with pytest.raises(ArgumentError, match=r"input_ids must have shape \(batch, t\), but is \(9,\)"):
         model(tokens[0], use_cache=True)
@@ -219,7 +219,7 @@ def test_a_folder_without_all_weights_is_refused(tmp_path):
     name = next(name for name in weights if "ridge" in name)
     del weights[name]
     safetensors.torch.save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(ArgumentError, match=f"must hold all weights of the network, {name} among them"):
+    with pytest.raises(ArgumentError, match=f"must hold all weights of the network, but lacks {name}"):
         huggingface.MesascopeForCausalLM.from_pretrained(tmp_path)
 
 
@@ -345,7 +345,7 @@ REFUSED = {
     "4D mask": ({"attention_mask": torch.ones(1, 1, 9, 9)}, r"attention_mask must have shape \(batch, t\)"),
     "masks by layer": ({"attention_mask": {"full_attention": None}}, r"attention_mask must have shape \(batch, t\)"),
     "mask of numbers": (
-        {"attention_mask": torch.tensor([[1] * 4 + [2] * 5])}, "attention_mask must hold 0 and 1 alone, but is 2"
+        {"attention_mask": torch.tensor([[1] * 4 + [2] * 5])}, "attention_mask must hold only 0 and 1, but is 2"
     ),
     "embeddings": ({"inputs_embeds": torch.zeros(1, 9, 16)}, "inputs_embeds must be left out"),
     "types": ({"token_type_ids": torch.zeros(1, 9)}, "token_type_ids must be left out"),
@@ -373,7 +373,7 @@ def test_a_cache_is_of_as_many_rows_as_it_has_read_and_labels_may_be_of_32_bits(
     model, tokens = built(), prompts()
     found = model(tokens, labels=tokens.int(), use_cache=True)
     torch.testing.assert_close(found.loss, model(tokens, labels=tokens).loss)
-    with pytest.raises(ArgumentError, match="input_ids must be of 2 rows, as the cache is, but is 1"):
+    with pytest.raises(ArgumentError, match="input_ids must have 2 rows, like the cache, but is 1"):
         model(tokens[:1], past_key_values=found.past_key_values)
 
 

@@ -257,15 +257,25 @@ def test_a_few_tasks_show_no_approximation():
 
     few, more = (identify(nearly, FAMILY, some("ridge least-squares"), budget(tasks)) for tasks in (8, 24))
     assert few.names == ()
-    assert "ridge least-squares, and about 24 tasks a condition would decide" in few.exactly
+    assert "ridge least-squares, and about 24 tasks per condition would decide" in few.exactly
     assert more.standing.kind == "approximates"
+
+
+def raises(context, xq):
+    raise RuntimeError("no")
+
+
+@pytest.mark.parametrize("fails", [raises, lambda context, xq: xq[..., :1] * torch.nan])
+def test_candidates_that_never_answer_match_nothing(fails):
+    candidates = [Candidate(name, lambda: fails) for name in ("one", "other")]
+    assert identify(learners.LeastSquares(1.0), FAMILY, candidates, BUDGET).names == ()
 
 
 def test_fewer_parameters_come_first_among_what_is_exact():
     found = identify(learners.GradientDescent(2, 0.7), FAMILY, some(*NATIVE.keys() & {
         "gradient-descent", "gradient-descent of 2 sizes"}), BUDGET)  # fmt: skip
     assert found.names == ("gradient-descent", "gradient-descent of 2 sizes")
-    assert found.exactly.endswith("; so does gradient-descent of 2 sizes.")
+    assert found.exactly.endswith(" (equally: gradient-descent of 2 sizes).")
 
 
 def test_the_answer_is_a_table_and_a_sentence():
@@ -302,11 +312,11 @@ def test_without_noise_a_few_tasks_show_that_learners_differ():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"budget": 10}, "budget must leave 8 tasks a condition, but is 10: pass 219 or more"),
+        ({"budget": 10}, "budget must leave 8 tasks per condition, but is 10: pass 219 or more"),
         ({"tolerance": 0.0}, "tolerance must be greater than 0"),
         ({"level": 2.0}, "level must be at most 1"),
-        ({"candidates": []}, "candidates must hold one at least"),
-        ({"candidates": [NATIVE["mean"]] * 2}, "candidates must have names of their own"),
+        ({"candidates": []}, "candidates must hold at least one"),
+        ({"candidates": [NATIVE["mean"]] * 2}, "candidates must have different names"),
     ],
 )
 def test_wrong_arguments_are_refused(arguments, message):
@@ -321,7 +331,7 @@ def test_what_is_no_candidate_is_refused(unchecked):
         identify(learners.Mean(), FAMILY, NATIVE["mean"])
     with pytest.raises(ArgumentTypeError, match="pass Range"):
         Candidate("mine", learners.LeastSquares, {"ridge": 0.5})
-    with pytest.raises(ArgumentTypeError, match="candidates must be a list of some, but is 'mean'"):
+    with pytest.raises(ArgumentTypeError, match="candidates must be a list of candidates, but is 'mean'"):
         identify(learners.Mean(), FAMILY, "mean")
     with pytest.raises(ArgumentError, match=r"build must take the parameters of free, \['rigde'\]"):
         Candidate("mine", learners.LeastSquares, {"rigde": Range(0.1, 1.0, "log")})

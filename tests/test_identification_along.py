@@ -121,7 +121,7 @@ def test_layers_of_a_descent_are_descents_of_as_many_steps():
 
 @pytest.mark.parametrize(
     ("learner", "message"),
-    [({}, "learners must hold one at least"), ({-1: RIDGE}, "a key of learners must be at least 0, but is -1")],
+    [({}, "learners must hold at least one learner"), ({-1: RIDGE}, "a key of learners must be at least 0, but is -1")],
 )
 def test_what_is_no_course_is_refused(learner, message):
     with pytest.raises(ArgumentError, match=message):
@@ -150,7 +150,7 @@ def test_the_command_line_asks_at_checkpoints_and_after_layers(trained, tmp_path
         assert f"net of seed 0 is nearest to constants at {over} 0" in capsys.readouterr().out
         assert open_run(over).identification["steps"] == steps
     for arguments, sentence in (
-        (["last", "--checkpoints"], "--checkpoints needs a run that kept two or more, but "),
+        (["last", "--checkpoints"], "--checkpoints needs two or more checkpoints, but "),
         (["net", "--checkpoints", "--layers"], "--checkpoints goes without --layers"),
     ):
         assert main(["identify", f"{trained.path}:{arguments[0]}", *arguments[1:]]) == 2

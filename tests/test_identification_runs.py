@@ -106,7 +106,7 @@ class Zeros(LinearRegression):
     ("learner", "family", "some", "message"),
     [
         (last, Zeros(), FEW, "family must draw labels other than 0"),
-        (last, FAMILY, [], "candidates must hold one at least"),
+        (last, FAMILY, [], "candidates must hold at least one"),
         (lambda context, xq: 1e200 * last(context, xq), FAMILY, FEW, "must answer 8 of the family's own tasks with f"),
     ],
 )
@@ -123,7 +123,7 @@ def test_the_report_is_one_page_that_opens_offline(found, tmp_path):
         found.exactly.rstrip("."),
         "Families",
         "Candidates",
-        "What changes do to predictions",
+        "Effects of changes of the task",
         "Controls",
         "data:image/svg",
     ):

@@ -188,7 +188,7 @@ def test_a_folder_that_is_laid_out_otherwise_is_refused(folder):
     with pytest.raises(ArgumentError, match=r"dataset must be digits, mnist, .* or a folder, but there is no .*mine"):
         images("mine")
     (folder / "mine").mkdir()
-    with pytest.raises(ArgumentError, match=r"mine must have train.csv .* but has neither"):
+    with pytest.raises(ArgumentError, match=r"mine must have train.csv .* but has none of them"):
         images("mine")
     (folder / "mine" / "train.csv").write_text("picture,class\na.png,cat\n")
     with pytest.raises(ArgumentError, match="must have the columns filename and label"):
@@ -231,7 +231,7 @@ def test_a_cache_that_is_damaged_or_cannot_be_written_is_done_without(folder, mo
     (folder / "file").write_text("no folder")
     monkeypatch.setenv("MESASCOPE_CACHE", str(folder / "file"))
     _images.cache_clear()
-    with pytest.warns(UserWarning, match="cannot be written .*: set MESASCOPE_CACHE to a folder that can"):
+    with pytest.warns(UserWarning, match="cannot be written .*: set MESASCOPE_CACHE to a writable folder"):
         assert torch.equal(images(str(folder / "mine"), size=4).pixels, expected)
 
 
@@ -348,7 +348,7 @@ def test_a_path_is_a_folder_and_a_name_is_looked_for_among_the_data(folder, tmp_
     [
         ("train/cat/1.npy", r"but has the array 1.npy: save its images as pictures, with PIL"),
         ("train.zip", "but has train.zip: unpack it"),
-        ("train/cat/1.heic", "but has neither: lay it out so, with pictures that end in .bmp"),
+        ("train/cat/1.heic", "but has none of them: use one of these layouts and endings"),
     ],
 )
 def test_a_folder_without_pictures_in_parts_is_told_what_to_do(folder, name, message):
@@ -465,7 +465,7 @@ def test_images_of_ones_own_that_are_no_images_are_refused(unchecked):
         ),
         ((pixels.astype(np.int64), [0] * 6), "images must be bytes or finite floats, but is 'torch.int64': convert"),
         ((np.full((6, 8, 8), np.nan), [0] * 6), "images must be bytes or finite floats"),
-        ((pixels, [0] * 5), r"labels must be 6, one an image, but is \(5,\)"),
+        ((pixels, [0] * 5), r"labels must have shape \(6,\), one per image, but is \(5,\)"),
         ((pixels, [0, 0, 0, 1, 1, 1]), "shots must be at most 3 together with queries"),
     ):
         with pytest.raises(ArgumentError, match=sentence):

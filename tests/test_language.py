@@ -53,8 +53,8 @@ def test_layers_are_named_in_a_line():
     for line, message in (
         ("softmax,mess", "layers must be one of .* but is 'mess': did you mean 'mesa'"),
         ("", "layers must be one of .* but is ''"),
-        ("softmax*0", "layers must be there at least once, but is 'softmax\\*0'"),
-        ("mesa, softmax*00", "layers must be there at least once, but is 'softmax\\*00'"),
+        ("softmax*0", "layers must occur at least once, but is 'softmax\\*0'"),
+        ("mesa, softmax*00", "layers must occur at least once, but is 'softmax\\*00'"),
     ):
         with pytest.raises(ArgumentError, match=message):
             named_layers(line)
@@ -96,7 +96,7 @@ def test_losses_are_cross_entropies_of_the_tokens_that_follow():
 def test_windows_that_do_not_fit_into_memory_name_how_many_ran_at_once(at_once, remedy):
     model = language_model_config("softmax", 16, 32, width=8, n_heads=2).build(stream(0, "init"))
     model.forward = mock.Mock(side_effect=torch.OutOfMemoryError("CUDA out of memory"))
-    with pytest.raises(ArgumentError, match=f"at_once must let as many windows fit .*, but is {at_once}: {remedy}"):
+    with pytest.raises(ArgumentError, match=f"at_once must be a number of windows .*, but is {at_once}: {remedy}"):
         token_losses(model, torch.zeros(4, 9, dtype=torch.long), at_once)
 
 

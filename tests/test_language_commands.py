@@ -46,12 +46,12 @@ def test_a_corpus_is_told_in_numbers_and_its_broken_lines_too(folder, tmp_path, 
     code, said = told(capsys, *line, tmp_path / "out")
     assert code == 0
     assert "vocabulary: 257 tokens; 1 line left out" in said.out
-    assert "songs.jsonl:61: no JSON" in said.err
+    assert "songs.jsonl:61: not JSON" in said.err
     corpus = open_corpus(folder / "corpus")
     assert f"train: {corpus.tokens('train'):,} tokens of" in said.out
     code, said = told(capsys, *line, tmp_path / "refused", "--broken", "refuse")
     assert code == 2
-    assert "line 61 is no JSON" in said.err
+    assert "line 61 is broken, not JSON" in said.err
 
 
 def test_an_estimate_of_a_training_leaves_nothing(folder, tmp_path, monkeypatch, capsys):
@@ -110,7 +110,7 @@ def test_sentences_about_settings_name_flags(flags, message, capsys):
 def test_a_model_is_evaluated_on_a_part_of_a_corpus(folder, capsys):
     code, said = told(capsys, "evaluate", folder / "run", "--corpus", folder / "corpus", "--windows", "20")
     assert code == 0
-    found = re.search(r"loss (\S+) ± \S+ nats a token, perplexity (\S+), 20 windows", said.out)
+    found = re.search(r"loss (\S+) ± \S+ nats per token, perplexity (\S+), 20 windows", said.out)
     assert 0 < float(found[1]) < 3.5
     assert re.search(
         r"in-context score \S+ ± \S+ \(loss late in a window minus loss early in it, .*: below 0 if", said.out

@@ -103,7 +103,7 @@ def test_heads_of_layers_are_one_for_all_or_one_each():
     assert transformer.each_heads == own
     assert from_record(to_record(transformer), CausalTransformerConfig) == transformer
     for heads, message in (
-        (own[:1], "heads must be one value or 2, one a layer"),
+        (own[:1], "heads must be one value or 2, one per layer"),
         ((own[0], AttentionConfig(4, 2)), r"heads must have one width, but is \[8, 4\]"),
     ):
         with pytest.raises((ArgumentError, ArgumentTypeError), match=message):
@@ -163,7 +163,7 @@ def test_a_prompt_is_its_tokens_and_back(numbers):
 @pytest.mark.parametrize("text", ["10.0 -> 1.0", "a -> 1.0", "1e99 ->", "1.0 => 2.0", "inf ->", "nan ->", "1.55 ->",
                                   "1.0-2.0 ->", "1.2.3 ->", "1_0 ->", "٣ ->", "9" * 400])  # fmt: skip
 def test_words_that_it_lacks_are_refused(text):
-    with pytest.raises(ArgumentError, match=r"^text must be of numbers from -9\.9 to 9\.9 with at most 1 decimals in"):
+    with pytest.raises(ArgumentError, match=r"^text must consist of numbers from -9\.9 to 9\.9 with at most 1 "):
         WORDS.encode(text)
 
 
@@ -171,7 +171,7 @@ def test_tokens_that_it_lacks_and_nan_are_refused_and_tensors_are_read():
     for token in (-1, len(WORDS)):
         with pytest.raises(ArgumentError, match=f"^tokens must be from 0 to {len(WORDS) - 1}, but is {token}"):
             WORDS.decode([3, token])
-    with pytest.raises(ArgumentError, match="numbers must be numbers, but is nan"):
+    with pytest.raises(ArgumentError, match="each of numbers must be a number, but is nan"):
         WORDS.of_numbers(torch.tensor([1.0, torch.nan]))
     assert WORDS.decode(torch.tensor([114, 200])) == "1.5 ->"
 

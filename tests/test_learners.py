@@ -213,7 +213,7 @@ def test_initial_weights_of_another_width_are_refused():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: GradientDescent(2, [0.1]), "eta must be one number or 2, one a step"),
+        (lambda: GradientDescent(2, [0.1]), "eta must be one number or 2, one per step"),
         (lambda: GradientDescent(-1, 0.1), "steps must be at least 0"),
         (lambda: GradientDescent(1, float("nan")), "eta must be finite"),
         (lambda: GradientDescent(1, 0.1, token_clip=0.0), "token_clip must be greater than 0"),

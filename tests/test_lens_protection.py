@@ -147,7 +147,7 @@ def test_an_error_inside_a_learner_is_shown_as_what_it_is():
         def refusing(context, xq, kind=kind):
             raise kind("three pairs")
 
-        with pytest.raises(LearnerError, match=rf"but refusing raised {kind.__name__} \(.*three pairs.*\): mend it"):
+        with pytest.raises(LearnerError, match=rf"but refusing raised {kind.__name__} \(.*three pairs.*\): fix it"):
             per_task_errors(refusing, EPISODES)
 
     class Predicting(nn.Module):
@@ -202,7 +202,7 @@ def test_a_network_of_another_dtype_is_named_with_what_to_convert():
     network = Linear(3, 1).double()
     said = re.escape(
         "a learner must have the dtype of the tasks, torch.float32, but Linear(in_features=3, out_features=1, "
-        "bias=True) has weights of torch.float64: convert the one or the other with .float() or .double()."
+        "bias=True) has weights of torch.float64: convert one of the two with .float() or .double()."
     )
     with pytest.raises(ArgumentTypeError, match=f"^{said}$"):
         compare(network, {"gd": GD}, FAMILY, tasks=10)

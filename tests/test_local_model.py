@@ -197,9 +197,9 @@ def test_the_command_asks_a_model_of_a_folder_with_its_settings(folder, tmp_path
     [
         (lambda folder: LocalModel(folder / "none"), "name must be a model of transformers, but is"),
         (lambda folder: LocalModel(folder, temperature=-1.0), "temperature must be"),
-        (lambda folder: LocalModel(folder)(["1" * 60]), "prompt must be of at most 64 tokens with its answer, but is"),
+        (lambda folder: LocalModel(folder)(["1" * 60]), "prompt must have at most 64 tokens with its answer, but has"),
         (lambda folder: LocalModel(folder)([""]), "prompt must have at least one token, but is ''"),
-        (lambda folder: LocalModel(folder).log_probabilities("1", [""]), "answers must begin where a token"),
+        (lambda folder: LocalModel(folder).log_probabilities("1", [""]), "answers must begin with a token"),
     ],
 )
 def test_what_it_cannot_do_is_said_in_a_sentence(folder, ask, message):

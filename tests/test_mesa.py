@@ -164,6 +164,21 @@ def test_conjugate_gradients_need_one_or_two_steps_where_nothing_is_forgotten():
     assert float(info.residual.max()) <= 1e-14
 
 
+def test_the_residual_of_two_tokens_is_measured():
+    inputs = {name: one[..., :2, :] if one.ndim > 3 else one for name, one in problem(batch=(1,)).items()}
+    inputs |= {name: inputs[name][..., :2] for name in ("log_forget", "beta")}
+    y, info = attend(inputs, return_info=True)
+    torch.testing.assert_close(y, attend(inputs))
+    assert 0 < float(info.residual.max()) <= 1e-14
+
+
+def test_the_recursion_refuses_to_forget_all():
+    inputs = problem(batch=(1,))
+    inputs["log_forget"][..., 3] = -torch.inf
+    with pytest.raises(ArgumentError, match="log_forget must be finite for the recursion, but is -inf"):
+        mesa_recursion(**inputs)
+
+
 @pytest.mark.parametrize("options", [{}, {"cu_seqlens": torch.tensor([0, 5, 37])}, {"ridge_kind": "relative"}])
 def test_tensors_lie_where_the_inputs_do_whatever_the_default_device(options):
     inputs = problem(batch=(1,))
@@ -823,5 +838,5 @@ def test_a_root_that_has_drifted_is_made_anew_and_a_singular_state_refused():
         assert gap(after.root @ after.root.mT @ after.H, torch.eye(5).double().expand(2, 3, 5, 5)) < 1e-10
     with pytest.raises(NumericalError, match="singular"):
         mesa_step(**now, state=state._replace(H=0 * state.H).rooted())
-    with pytest.raises(ArgumentError, match="state must be no RootedMesaState where ridge_kind = 'constant'"):
+    with pytest.raises(ArgumentError, match="state must be a FixedRidgeState if ridge_kind = 'constant'"):
         mesa_step(**now, state=state.rooted(), ridge_kind="constant")

@@ -466,7 +466,7 @@ def test_a_method_is_of_one_model_and_of_the_parameters_that_it_began_with():
     tasks = episode()
     before = learner(tasks.context, tasks.xq).detach()
     torch.testing.assert_close(learner.requires_grad_(False)(tasks.context, tasks.xq), before)
-    with pytest.raises(ArgumentError, match=r"method must be new, but is .*: make one a model"):
+    with pytest.raises(ArgumentError, match=r"method must be new, but is .*: make one per model"):
         MetaLearner(network(), method, stream(0, "masks"))
     with pytest.raises(ArgumentError, match=r"model must have the parameter 2\.weight that the method began with"):
         method.outer_loss(nn.Linear(3, 1).double(), tasks)
@@ -478,7 +478,7 @@ def test_what_cannot_be_adapted_to_is_refused():
         method.adapt(network(), tasks.context)
     with pytest.raises(ArgumentError, match=r"model must read inputs \(.*, 3\) of a task, but Linear.* does not"):
         MAML(0.1, 1, loss=mse_loss).outer_loss(nn.Linear(4, 1), episode(2))
-    with pytest.raises(ArgumentError, match=r"model must answer \(.*, 1\) of a task with as many outputs as targets"):
+    with pytest.raises(ArgumentError, match=r"model must return predictions of the shape \(.*, 1\) of a task's"):
         method.outer_loss(nn.Linear(3, 4).double(), tasks)
 
 
@@ -838,9 +838,10 @@ def test_a_loss_that_cannot_adapt_a_copy_is_refused(unchecked):
     found = task(torch.randn(5, 3))
     assert torch.equal(task._model[1].running_mean, before)
     for loss, sentence in (
-        (found.square(), r"loss must be one finite number, but is \(5, 2\): average it"),
-        (found.mean() * math.nan, "loss must be one finite number, but is nan"),
+        (found.square(), r"loss must be one number, but is \(5, 2\): average it"),
+        (found.mean() * math.nan, "loss must be finite, but is nan: check the task"),
         (torch.tensor(1.0), "loss must depend on predictions of this copy"),
+        (torch.ones(3, requires_grad=True).sum(), "loss must depend on predictions of this copy, but is 3.0"),
     ):
         with pytest.raises(ArgumentError, match=sentence):
             task.adapt(loss)

@@ -129,7 +129,7 @@ def test_repeated_layers_share_weights_and_damp():
         state_query = state_query + 0.5 * (new.query - state_query)
         state_context = state_context + 0.5 * (new.context - state_context)
     torch.testing.assert_close(looped(context, query), state_query)
-    with pytest.raises(ArgumentError, match="n_layers must be 1, or shared"):
+    with pytest.raises(ArgumentError, match="n_layers must be 1, unless layers are shared"):
         random_net(n_layers=2).repeated(4)
 
 
@@ -153,7 +153,7 @@ def test_repeated_layers_share_weights_and_damp():
             "embedding must have the transformer's width 5, but is 4",
         ),
         (lambda: EmbeddingConfig(3, 4, project=False), "width must be d_token = 3 without a linear map, but is 4"),
-        (lambda: random_net(n_layers=2).with_products(random_net().products()), "products must be of 2 layers"),
+        (lambda: random_net(n_layers=2).with_products(random_net().products()), "products must be of length 2"),
         (
             lambda: random_net().with_products(random_net(n_heads=2, key_size=5).products()),
             r"products must have shape \(1, 5, 5\), but is \(2, 5, 5\)",

@@ -123,7 +123,7 @@ def test_no_code_that_came_with_a_run_is_run(study_file):
         (
             "from tiny_study import STUDY",
             "",
-            r"must be given with a name in it, but is given alone: pass \S+mine.py:STUDY",
+            r"must be followed by a name, but is not: pass \S+mine.py:STUDY",
         ),
         (None, "STUDY", "must be a Python file, but cannot be read"),
     ],
@@ -207,7 +207,7 @@ def test_an_own_figure_that_raises_costs_itself_alone(tmp_path, capsys):
     said = capsys.readouterr().err
     assert "figure raises is left out, as it raises ZeroDivisionError: division by zero" in said
     assert "figure role is left out, as it raises ArgumentError: the role of a line must be one of" in said
-    with pytest.raises(ArgumentError, match="the name of a figure must be free of slashes, but is 'a/b'"):
+    with pytest.raises(ArgumentError, match="the name of a figure must be non-empty and without slashes, but is 'a/b'"):
         dataclasses.replace(study, figures=(Figure("a/b", "Loss.", ()),))
 
 
@@ -215,9 +215,9 @@ def test_a_stage_keeps_numbers_alone(unchecked):
     weights = torch.tensor([1.0, 2.0], requires_grad=True)
     kept = by_seed({"tensor": weights, "masked": np.ma.masked_equal([1, 2], 2)})
     assert (kept["tensor"].tolist(), repr(kept["masked"])) == ([1.0, 2.0], "array([ 1., nan])")
-    with pytest.raises(ArgumentError, match="errors must be of plain numbers, but is of objects: keep errors as Esti"):
+    with pytest.raises(ArgumentError, match="errors must hold plain numbers, but holds objects: keep errors as Esti"):
         by_seed({"errors": np.array([ufloat(1.0, 0.1)])})
-    with pytest.raises(ArgumentTypeError, match=r"what a stage computes must be of type Mapping, but is None"):
+    with pytest.raises(ArgumentTypeError, match=r"the result of a stage must be of type Mapping, but is None"):
         by_seed(None)
 
 

@@ -139,11 +139,11 @@ def test_rows_longer_than_a_piece_are_one_document_and_lines_are_counted_on(tmp_
     (tmp_path / "rows.jsonl").write_bytes(b"".join(lines))
     found, said = texts_of(tmp_path / "rows.jsonl")
     assert found == [long, "second", long]
-    assert [one.split(" (")[0] for one in said] == ["2: no UTF-8", "3: no JSON"]
+    assert [one.split(" (")[0] for one in said] == ["2: not UTF-8", "3: not JSON"]
     (tmp_path / "lines.txt").write_bytes(b"a line longer than a piece of text\nbad \xff\nlast")
     found, said = texts_of(tmp_path / "lines.txt")
     assert found == ["a line longer than a piece of text\nlast"]
-    assert said == ["2: no UTF-8 (invalid start byte at byte 4)"]
+    assert said == ["2: not UTF-8 (invalid start byte at byte 4)"]
     pieces_of_rows = list(pieces(tmp_path / "rows.jsonl", Reading()))
     assert max(len(piece.text) for piece in pieces_of_rows) == 16
 
@@ -154,19 +154,19 @@ def test_rows_that_no_text_can_be_made_of_are_left_out(tmp_path):
     found, said = texts_of(tmp_path / "a.jsonl")
     assert found == ["fine"]
     assert said[0] == "1: half of a character in 'text'"
-    assert said[1].startswith("2: no JSON (Exceeds the limit")
-    assert said[2] == "3: no JSON (nested too deeply)"
+    assert said[1].startswith("2: not JSON (Exceeds the limit")
+    assert said[2] == "3: not JSON (nested too deeply)"
     (tmp_path / "cut.jsonl.zst").write_bytes(pa.Codec("zstd").compress(rows(TEXTS).encode(), asbytes=True)[:-20])
-    assert "no whole Zstandard file" in texts_of(tmp_path / "cut.jsonl.zst")[1][-1]
+    assert "not a whole Zstandard file" in texts_of(tmp_path / "cut.jsonl.zst")[1][-1]
     packed = bytearray(gzip.compress(rows(TEXTS).encode()))
     packed[60:80] = bytes(20)
     (tmp_path / "b.jsonl.gz").write_bytes(packed)
-    assert "no whole gzip file" in texts_of(tmp_path / "b.jsonl.gz")[1][-1]
+    assert "not a whole gzip file" in texts_of(tmp_path / "b.jsonl.gz")[1][-1]
     wrong = pa.Array.from_buffers(
         pa.string(), 2, [None, pa.py_buffer(np.array([0, 2, 6], np.int32).tobytes()), pa.py_buffer(b"\xff\xfefine")]
     )
     pyarrow.parquet.write_table(pa.table({"text": wrong}), tmp_path / "c.parquet")
-    assert texts_of(tmp_path / "c.parquet") == (["fine"], ["1: no UTF-8 (invalid start byte at byte 0)"])
+    assert texts_of(tmp_path / "c.parquet") == (["fine"], ["1: not UTF-8 (invalid start byte at byte 0)"])
 
 
 def test_kinds_of_files_are_told_whatever_the_case_of_their_names(tmp_path):
@@ -194,17 +194,17 @@ def test_broken_lines_are_left_out_and_told_by_file_and_line(tmp_path):
     assert texts_of(tmp_path / "a.jsonl") == (
         ["good", "fine"],
         [
-            "2: no JSON (Expecting value)",
+            "2: not JSON (Expecting value)",
             "4: no text in 'text'; other fields: ['other']",
             "5: no text in 'text'",
             "6: no text in 'text'",
         ],
     )
-    assert texts_of(tmp_path / "b.txt") == (["good\nfine\n"], ["2: no UTF-8 (invalid start byte at byte 4)"])
+    assert texts_of(tmp_path / "b.txt") == (["good\nfine\n"], ["2: not UTF-8 (invalid start byte at byte 4)"])
     whole = gzip.compress(rows(TEXTS).encode())
     (tmp_path / "c.jsonl.gz").write_bytes(whole[:-20])
     _, said = texts_of(tmp_path / "c.jsonl.gz")
-    assert "no whole gzip file" in said[-1]
+    assert "not a whole gzip file" in said[-1]
     (tmp_path / "d.parquet").write_bytes(b"PAR1 and no more")
     with pytest.raises(ArgumentError, match=r"d\.parquet must be a whole \.parquet file, but is not"):
         texts_of(tmp_path / "d.parquet")
@@ -215,9 +215,9 @@ def test_broken_lines_are_counted_or_refused(tmp_path, capsys):
     path.write_text(rows(TEXTS) + "{\n" * 30)
     assert prepare([path], tmp_path / "out", "bpe:300", validation=0.3).index.skipped == 30
     said = capsys.readouterr().err
-    assert said.count("no JSON") == 20
+    assert said.count("not JSON") == 20
     assert "more lines" in said
-    with pytest.raises(ArgumentError, match=r"rows\.jsonl must be text that can be read, but line 61 is no JSON"):
+    with pytest.raises(ArgumentError, match=r"rows\.jsonl must be readable text, but line 61 is broken, not JSON"):
         prepare([path], tmp_path / "other", validation=0.3, broken="refuse")
 
 
@@ -259,7 +259,7 @@ def test_a_delimiter_that_is_not_there_is_told(tmp_path, capsys):
     assert "delimiter" not in capsys.readouterr().err
     prepare([tmp_path], tmp_path / "two", delimiter="\\n", validation=0.3)
     said = capsys.readouterr().err
-    assert f"delimiter '\\\\n' is not in {tmp_path / 'a.txt'} and in 1 more: a file is one document" in said
+    assert f"delimiter '\\\\n' is not in {tmp_path / 'a.txt'}, nor in 1 more: each file is one document" in said
 
 
 # A long document, a single document, and an interruption
@@ -408,7 +408,7 @@ ShardWriter.write = killed
     kept = json.loads((tmp_path / "out" / "progress.json").read_text())
     assert sum(split["documents"] for split in kept["splits"].values()) > 20
     for change, message in (
-        ({"validation": 0.2}, "out must hold no beginning of a corpus of other files or settings"),
+        ({"validation": 0.2}, "out must not hold an unfinished corpus of other files or settings"),
     ):
         with pytest.raises(ArgumentError, match=message):
             prepare([texts], tmp_path / "out", "bpe:270", delimiter="|", **change)
@@ -431,7 +431,7 @@ def test_words_are_cut_so_that_training_pairs_takes_time_by_the_length_of_the_te
 
 def test_what_is_no_text_is_refused_by_name_and_rows_are_rows(tmp_path):
     (tmp_path / "rows.jsonl.bz2").write_bytes(b"BZh9\x00 packed otherwise")
-    with pytest.raises(ArgumentError, match=r"rows\.jsonl\.bz2 must be text in UTF-8, but has bytes of 0: unpack it"):
+    with pytest.raises(ArgumentError, match=r"rows\.jsonl\.bz2 must be text in UTF-8, but has zero bytes: unpack it"):
         prepare([tmp_path / "rows.jsonl.bz2"], tmp_path / "out")
     (tmp_path / "wide.txt").write_text("text", "utf-16")
     with pytest.raises(ArgumentError, match=r"wide\.txt must be text in UTF-8, but is in UTF-16: save it as UTF-8"):
@@ -449,8 +449,8 @@ def test_a_damaged_group_of_rows_is_left_out_and_told_by_its_first_row(tmp_path)
     path.write_bytes(data)
     found, said = texts_of(path)
     assert found == TEXTS[:20] + TEXTS[30:]
-    assert [one.split(" (")[0] for one in said] == ["21: no whole group of rows"]
-    with pytest.raises(ArgumentError, match="line 21 is no whole group of rows"):
+    assert [one.split(" (")[0] for one in said] == ["21: not a whole row group"]
+    with pytest.raises(ArgumentError, match="line 21 is broken, not a whole row group"):
         prepare([path], tmp_path / "out", validation=0.3, broken="refuse")
 
 
@@ -473,7 +473,7 @@ def test_a_tokenizer_of_somebody_else_is_not_written_over(tmp_path):
         ({"validation": 0.9}, "validation must be at most 0.5"),
         (
             {"validation": 1e-9},
-            r"validation must be a token or more of the 3,080 that there are, but is 1e-09: pass a larger share",
+            r"validation must be at least one of the 3,080 tokens, but is 1e-09: pass a larger share",
         ),
         ({"broken": "keep"}, "broken must be one of 'refuse', 'skip'"),
         (

@@ -78,11 +78,11 @@ def test_the_loss_of_pairs_is_that_of_targets_alone():
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda: prompt_tune(network(), FAMILY), ArgumentTypeError, "eos or prefix must say what to learn"),
+        (lambda: prompt_tune(network(), FAMILY), ArgumentTypeError, "eos or prefix must be set, but are"),
         (
             lambda: prompt_tune(Prompted(PromptedConfig(network().config, eos=True)), FAMILY, eos=True),
             ArgumentError,
-            "eos must be left out where the network has one",
+            "eos must be left out, as the network has one",
         ),
         (lambda: PromptedConfig(network().config, prefix=-1), ArgumentError, "prefix must be at least 0"),
         (
@@ -90,7 +90,7 @@ def test_the_loss_of_pairs_is_that_of_targets_alone():
             ArgumentError,
             "sequence must have width 3",
         ),
-        (lambda: pair_half_mse(network(), SEQUENCES[:, :3]), ArgumentError, "sequences must have pairs"),
+        (lambda: pair_half_mse(network(), SEQUENCES[:, :3]), ArgumentError, "sequences must have an even"),
     ],
 )
 def test_what_is_no_prompt_is_refused(call, error, message, unchecked):

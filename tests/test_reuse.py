@@ -43,7 +43,7 @@ def test_a_training_of_another_record_or_unfinished_is_not_taken_over(tmp_path, 
         run_study(tiny_study.STUDY, settings, other)
         said = capsys.readouterr().err
         assert "taken over" not in said
-        assert f"training layer anew: of {tmp_path}/first/checkpoints/layer, {why[name]}" in said
+        assert f"training layer anew: {tmp_path}/first/checkpoints/layer differs: {why[name]}" in said
 
 
 def test_curves_of_a_training_taken_over_must_be_those_that_would_be_logged(tmp_path, capsys):

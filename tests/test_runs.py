@@ -71,7 +71,7 @@ def test_a_run_reads_back_what_it_wrote(run):
     np.testing.assert_array_equal(again.results["x"]["v"], VALUES["v"])
     assert again.claims[0]["verdict"] == "holds"
     assert list(again.results) == ["x"]
-    assert "1 stages, 1 claims" in repr(again)
+    assert "1 stage, 1 claim" in repr(again)
     assert ("x" in again.results, "y" in again.results, repr(again.results)) == (True, False, "x: Arrays of v (seed)")
 
 

@@ -138,7 +138,7 @@ def test_pair_sums_hold_a_gradient_step_from_any_multiple_of_the_identity():
     [
         (lambda: errors_by_time({"gd": [PairSums([0] * 4, [0] * 4)]}, SEQUENCES, [12]), ArgumentError, "times must be"),
         (lambda: measure_predictors({}, [], SEQUENCES), ArgumentTypeError, "groups must map names"),
-        (lambda: measure_predictors({"gd": []}, [], SEQUENCES), ArgumentTypeError, "gd must be a list"),
+        (lambda: measure_predictors({"gd": []}, [], SEQUENCES), ArgumentTypeError, "gd must be a non-empty list"),
         (lambda: reverse_engineer(built(), keep=40), ArgumentError, "keep must be at most 32"),
         (lambda: reverse_engineer(built(forget=True)), ArgumentTypeError, "reverse_engineer must be given a predictor"),
         (lambda: BlockMultiplesConfig(D, ("now", "blank")), ArgumentError, "channels must be a tuple that begins with"),
@@ -148,9 +148,9 @@ def test_pair_sums_hold_a_gradient_step_from_any_multiple_of_the_identity():
             ArgumentError,
             r"kq must have shape \(1, 1, 1, 1\)",
         ),
-        (lambda: reverse_engineer(built()).pair_sums(), ArgumentError, "pair_sums must be asked of one layer"),
-        (lambda: built(normalise=True).with_products([]), ArgumentError, "with_products must be asked of linear"),
-        (lambda: built().with_products([]), ArgumentError, "products must be of 2 layers"),
+        (lambda: reverse_engineer(built()).pair_sums(), ArgumentError, "pair_sums must be called for one layer"),
+        (lambda: built(normalise=True).with_products([]), ArgumentError, "with_products must be called on a"),
+        (lambda: built().with_products([]), ArgumentError, "products must be of length 2"),
         (lambda: PairSums([0.0] * 3, [0.0] * 4), ArgumentError, "now must have four numbers"),
         (lambda: probe({"net": [built()]}, SEQUENCES, "last"), ArgumentError, "target must be one of"),
         (lambda: probe({"net": [built()]}, SEQUENCES, times=[0]), ArgumentError, "times must be at least 1"),
@@ -158,7 +158,7 @@ def test_pair_sums_hold_a_gradient_step_from_any_multiple_of_the_identity():
         (
             lambda: probe({"a": [built()], "b": [built(1)]}, SEQUENCES),
             ArgumentError,
-            "groups must be of networks of one",
+            "groups must be networks of one",
         ),
         (
             lambda: element_sensitivity(built(), SEQUENCES, 3),

@@ -442,11 +442,11 @@ def test_a_predictor_that_looks_ahead_fails_the_contract():
         (lambda: AttentionConfig(4, 4, dpfp=1), "dpfp must be less than 1 for key_size 1, but is 1"),
         (
             lambda: predictor("mesa").transformer.advance(torch.ones(1, 12).double(), ()),
-            "state must be of 1 layers, but is 0",
+            "state must be of length 1, but is 0",
         ),
         (
             lambda: CausalTransformerConfig(AttentionConfig(4), 2, ("mesa",)),
-            "attention must be one value or 2, one a layer",
+            "attention must be one value or 2, one per layer",
         ),
         (lambda: CausalTransformerConfig(AttentionConfig(4), attention="meza"), "did you mean 'mesa'"),
         (lambda: predictor("mesa")(torch.ones(2, 5, 4)), "sequence must have width 3, but is 4"),
@@ -463,7 +463,7 @@ def test_a_predictor_that_looks_ahead_fails_the_contract():
         (lambda: SequencePredictorConfig(WIDE, D, ()), "channels must be a tuple of names"),
         (
             lambda: SequencePredictorConfig(WIDE, D, ("blank", "now")),
-            "transformer must have width 6, 3 a channel, but is 12",
+            "transformer must have width 6, 3 per channel, but is 12",
         ),
         (lambda: SequencePredictorConfig(WIDE, D, ("bank",)), "did you mean 'blank'"),
         (

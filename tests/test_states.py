@@ -97,7 +97,7 @@ def test_a_layer_takes_a_mask_alone_and_compiled_too(attention):
 @pytest.mark.parametrize(
     ("mask", "kind", "message"),
     [
-        (torch.tensor([[True, False, True]] * 4), ArgumentError, "mask must be False before a sequence's first token"),
+        (torch.tensor([[True, False, True]] * 4), ArgumentError, "mask must be False only before a sequence's first"),
         (torch.tensor([[True, True, False]] * 4), ArgumentError, "pad on the left"),
         (torch.ones(4, 2, dtype=torch.bool), ArgumentError, r"mask must have shape \(4, 3\), but is \(4, 2\)"),
         (torch.ones(4, 3), ArgumentTypeError, r"mask must be a tensor of booleans, but is torch\.float32"),
@@ -113,7 +113,7 @@ def test_a_wrong_mask_is_refused_in_a_sentence(mask, kind, message):
 def test_padding_within_a_sequence_that_goes_on_is_refused():
     net = predictor("linear", {})
     _, state = net.advance(SEQUENCE[:, :3], net.init_state(4))
-    with pytest.raises(ArgumentError, match="mask must be False before a sequence's first token alone"):
+    with pytest.raises(ArgumentError, match="mask must be False only before a sequence's first token"):
         net.advance(SEQUENCE[:, :2], state, torch.tensor([[False, True]] * 4))
 
 
@@ -127,7 +127,7 @@ def test_padding_is_read_off_the_device_once_whatever_the_depth(monkeypatch):
     assert len(readings) == 2
     gap = torch.tensor([[True, False, True]] * 4)
     layer = registered("attention")["linear"](AttentionConfig(3)).double()
-    with pytest.raises(ArgumentError, match="mask must be False before a sequence's first token alone"):
+    with pytest.raises(ArgumentError, match="mask must be False only before a sequence's first token"):
         layer(SEQUENCE[:, :3], mask=gap)
 
 

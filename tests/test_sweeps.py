@@ -396,7 +396,7 @@ def test_mistakes_end_in_a_sentence(functions, tmp_path, monkeypatch):
         lambda: Sweep("one-step", {"x_scal": [1]}): "did you mean 'x_scale'",
         lambda: Sweep("one-step", {"training.stps": [1]}): "a setting of training must be one of",
         lambda: Sweep("one-step", {"x_scale": [0]}): "x_scale must be greater than 0, but is 0",
-        lambda: Sweep("one-step", {"x_scale": []}): "x_scale must have a list of some values",
+        lambda: Sweep("one-step", {"x_scale": []}): "x_scale must have a non-empty list of values",
         lambda: Sweep("one-step", {"x_scale": [1, 1]}): "x_scale must have different values",
         lambda: Sweep("one-step", {"seeds": [1]}): "seeds must be blocks of seeds",
         lambda: Sweep("one-step", preset="medium"): "preset must be one of",

@@ -349,7 +349,7 @@ def test_a_cache_that_cannot_be_kept_is_refused_before_anything_is_asked(tmp_pat
         with pytest.raises(ArgumentError, match=message):
             from_text(planted(RIDGE), name="ridge", cache=path)
     assert file.read_text() == "my notes"
-    with pytest.raises(ArgumentError, match="name must name the model and its settings where answers are kept"):
+    with pytest.raises(ArgumentError, match="name must name the model and its settings if there is a cache"):
         from_text(lambda prompt: "1", cache=tmp_path / "calls.jsonl")
 
 
@@ -405,14 +405,14 @@ def test_wrong_arguments_are_refused(arguments, message, unchecked):
 
 
 def test_wrong_models_and_tasks_are_refused():
-    with pytest.raises(ArgumentError, match="what a model returns must be a text"):
+    with pytest.raises(ArgumentError, match="an answer must be a text"):
         from_text(lambda prompt: 3.0)(EPISODE.context, EPISODE.xq)
-    with pytest.raises(ArgumentError, match="hold 6 texts"):
+    with pytest.raises(ArgumentError, match="the answer of a batched model must be 6 texts"):
         from_text(lambda prompts: ["1"], batched=True)(EPISODE.context, EPISODE.xq)
     with pytest.raises(ArgumentError, match="features must name each of 2 inputs"):
         from_text(planted(RIDGE), features=["age"])(EPISODE.context, EPISODE.xq)
     for form in FORMATS:
-        with pytest.raises(ArgumentError, match="context and xq must be finite"):
+        with pytest.raises(ArgumentError, match="each number of context and xq must be finite"):
             from_text(lambda prompt: pytest.fail("asked"), form)(EPISODE.context, EPISODE.xq * math.inf)
     two = LinearRegression(n_context=3, d_in=2, d_out=2).sample(1, stream(0, "two"))
     with pytest.raises(ArgumentError, match=r"context.y must have one target"):
@@ -649,7 +649,7 @@ def test_identify_goes_on_with_what_was_answered():
 
     found = identify(from_text(unsure, decimals=4, concurrency=1), FAMILY, FEW, 1000)
     assert found.names == ("ridge least-squares",)
-    assert "tasks were answered by numbers" in found.unmeasured["own"]
+    assert "tasks were answered with numbers" in found.unmeasured["own"]
 
 
 def test_calls_can_be_used_alone():

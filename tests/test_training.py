@@ -293,7 +293,7 @@ def elsewhere(ensemble, batch):
 
 
 def test_a_loss_of_the_wrong_shape_type_or_weights_is_refused(unchecked):
-    with pytest.raises(ArgumentError, match=r"loss must return one loss a member, shape \(1,\), but returned \(\)"):
+    with pytest.raises(ArgumentError, match=r"loss must return one loss per member, shape \(1,\), but returned \(\)"):
         fit(
             EnsembleState([make(stream(0, "i"))], lambda ensemble, batch: half_mse(ensemble, batch).sum(), PLAN),
             lambda step: FAMILY.sample(8, stream(0, "train", step)).map(lambda tensor: tensor[None]),

@@ -256,7 +256,7 @@ def test_a_frozen_part_stays_as_it_is():
 def test_an_ensemble_is_asked_for_all_its_members_at_once():
     ensemble = Ensemble([make(stream(0, "init"))])
     episode = FAMILY.sample(5, stream(0, "t"))
-    with pytest.raises(ArgumentError, match=r"inputs must have a first axis of 1, one a member, but is \(5, 4, 2\)"):
+    with pytest.raises(ArgumentError, match=r"inputs must have a first axis of 1, one per member, but is \(5, 4, 2\)"):
         ensemble(episode.context, episode.xq)
     with pytest.raises(ArgumentTypeError, match=r"given an ensemble of 1: pass one of its members\(\)\.$"):
         per_task_errors(ensemble, episode)
@@ -386,7 +386,7 @@ class Drawing:
 @pytest.mark.parametrize("step", [0, 3])
 @pytest.mark.parametrize(("where", "value"), [("x", math.nan), ("y", math.inf), ("xq", math.nan), ("yq", -math.inf)])
 def test_data_that_are_not_finite_are_named(where, value, step):
-    message = rf"at step {step + 1} {where} of task 5{{}} holds {value} \(index .*mend what draws"
+    message = rf"at step {step + 1} {where} of task 5{{}} holds {value} \(index .*fix the code that draws"
     with pytest.raises(NumericalError, match=message.format(" of member 0")) as raised:
         train(make, Drawing(where, value, step), PLAN)
     assert "learning rate" not in str(raised.value)

@@ -187,8 +187,8 @@ def test_numbers_that_differ_on_the_same_machine_are_a_change(registered_tiny):
     put(dataclasses.replace(tiny_study.STUDY, measure=nudged(1e-6)))
     found = verify(run, rerun=True)
     assert [row[:2] for row in rows(found)] == [("better", "value, run again"), ("", "numbers, run again")]
-    assert rows(found)[1][3] == "1 of 4 stages differ (relative to their size: comparison by 1e-06)"
-    assert {*found.changes["likely reason"]} == {"draws or sums that do not follow from the seed"}
+    assert rows(found)[1][3] == "1 of 4 stages changed (relative to the largest number: comparison by 1e-06)"
+    assert {*found.changes["likely reason"]} == {"random draws or sums that the seed does not determine"}
     kept = Path(found.runs["run again"][0].rpartition("; in ")[2])
     assert open_run(kept).claims["id"] == ["better", "small"]
     shutil.rmtree(kept)
@@ -201,7 +201,7 @@ def test_with_other_packages_values_must_be_within_their_intervals(size, changes
     put(dataclasses.replace(tiny_study.STUDY, measure=nudged(size)))
     found = verify(run, rerun=True)
     assert [row["what"] for row in found.changes] == [f"{part}, run again" for part in changes]
-    assert found.runs["run again"][0].startswith("1 of 4 stages differ")
+    assert found.runs["run again"][0].startswith("1 of 4 stages changed")
     for row in found.changes:
         assert row["likely reason"].startswith("torch 2.9.0, now ")
     assert bool(found) is not bool(changes)
@@ -236,7 +236,7 @@ def test_only_studies_whose_code_has_changed_since_a_commit_are_verified(own, tm
     shutil.rmtree(tmp_path / ".git")
     assert main(["verify", "--since", "HEAD"]) == 2
     said = capsys.readouterr().err
-    assert said.startswith("mesascope: --since must be given where git tracks the code of mine, but ")
+    assert said.startswith("mesascope: --since must refer to a git repository with the code of mine, but ")
     assert said.endswith("mine.py is not tracked: leave it out.\n")
 
 

@@ -6,7 +6,7 @@ The most used names are listed here; ``help(mesascope.compare)`` describes one:
     identify, Identification, Candidate     known algorithms that agree with a learner's predictions
     weights, interpolate, rollout       algorithms read from weights; interpolated weights; repeated layers
     train, Training                     networks trained on a family of tasks, several seeds at once
-    tune                                optimal step sizes of a learner
+    tune                                optimal parameters of a learner, such as step sizes
     LinearRegression, LinearDynamics    families of tasks; a task is an Episode with a Context
     GradientDescent, GradientDescentPlusPlus, LeastSquares, Mean, Zero       learners: (context, queries) -> predictions
     OnlineGradientDescent, RecursiveLeastSquares                             predictors: sequence -> predictions

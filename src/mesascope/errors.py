@@ -159,10 +159,10 @@ def require_double(device: object) -> None:
 
     >>> require_double("mps")
     Traceback (most recent call last):
-    mesascope.errors.ArgumentError: device must have float64, which mesascope measures in, but is 'mps': pass 'cpu'.
+    mesascope.errors.ArgumentError: device must support float64, but is 'mps': pass 'cpu'.
     """
     if str(device).partition(":")[0] == "mps":
-        refuse("device", "have float64, which mesascope measures in", str(device), "pass 'cpu'")
+        refuse("device", "support float64", str(device), "pass 'cpu'")
 
 
 def require_package(module: str, user: str, extra: str = "") -> ModuleType:

@@ -42,9 +42,10 @@ def from_file(spec: str, kind: type = object) -> Any:
         ) from None
     named = {key: value for key, value in vars(module).items() if isinstance(value, kind) and key[0] != "_"}
     if not named:
-        raise ArgumentError(f"{path} must define a {kind.__name__}, but defines none: write one.")
+        what = "value" if kind is object else kind.__name__
+        raise ArgumentError(f"{path} must define a {what}, but defines none: write one.")
     if not name:
-        raise ArgumentError(f"{path} must be given with a name in it, but is given alone: pass {path}:{[*named][-1]}.")
+        raise ArgumentError(f"{path} must be followed by a name, but is not: pass {path}:{[*named][-1]}.")
     require_choice(f"the name after {path}:", name, named)
     return named[name]
 

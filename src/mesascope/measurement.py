@@ -38,9 +38,10 @@ class Measurement(Tabular):
     def ratio(cls, above: Float[Tensor, " n"], below: Float[Tensor, " n"]) -> Measurement:
         """Ratio of two means over the same tasks; stderr by the delta method, which accounts for correlation."""
         above, below = _samples(above), _samples(below)
-        if above.shape != below.shape or not below.mean():
-            rule = f"have a mean other than 0 and the shape of above, {tuple(above.shape)}"
-            refuse("below", rule, (tuple(below.shape), float(below.mean())), "pass both over the same tasks")
+        if above.shape != below.shape:
+            refuse("below", f"have shape {tuple(above.shape)}", tuple(below.shape), "pass both over the same tasks")
+        if not below.mean():
+            refuse("the mean of below", "differ from 0", 0.0, "report the difference of the two")
         value = float(above.mean() / below.mean())
         spread = cls.of(above - value * below)
         return cls(value, spread.stderr / abs(float(below.mean())), spread.n)
@@ -59,5 +60,5 @@ def _samples(samples: object) -> Float[Tensor, " n"]:
     require_instance("samples", samples, Tensor)
     assert isinstance(samples, Tensor)
     if not samples.numel():
-        refuse("samples", "hold a number at least", tuple(samples.shape), "measure some tasks")
+        refuse("samples", "have at least one number", tuple(samples.shape), "measure some tasks")
     return samples.double()

@@ -33,8 +33,8 @@ Result = TypeVar("Result")
 
 # Checkpointing runs parts of a module again in the backward pass, after the original tensors are restored.
 _CHECKPOINTED = (
-    "must not checkpoint activations, nor save tensors by other hooks, where its weights are exchanged, as for members "
-    "of an ensemble and tasks of MAML: switch checkpointing off."
+    "must not checkpoint activations or use other saved-tensor hooks while its weights are "
+    "replaced, as in ensembles and MAML: switch checkpointing off."
 )
 # Attributes that contain a module's tensors, and attributes that every module has.
 _HELD = ("_parameters", "_buffers")
@@ -105,7 +105,7 @@ def run_with(
     if any(isinstance(part, torch.jit.ScriptModule) for part in parts):
         raise ArgumentError(
             f"{type(module).__name__} must have no parts that torch.jit has compiled, as their weights cannot be "
-            "exchanged: use the module that was compiled."
+            "replaced: use the uncompiled module."
         )
     held = [part.__dict__[kind] for part in parts for kind in _HELD]
     kept = [dict(own) for own in held]
@@ -244,7 +244,7 @@ def require_initialised(argument: str, module: nn.Module) -> None:
         if is_lazy(tensor):
             raise ArgumentError(
                 f"{argument} must have parameters of known shapes, but {name} is not initialised yet: call the module "
-                "once on inputs of the shape that it shall read."
+                "once on inputs of the right shape."
             )
 
 

@@ -63,6 +63,7 @@ def register(kind: str, name: str, **facts: Any) -> Callable[[_T], _T]:
     """Decorator that registers a class or builder under ``name``, with ``facts`` such as the ranges of its parameters.
 
     Functions that draw, build or measure are `guarded`: torch's global modes do not affect their results.
+    Dataclasses are `validated`: their fields are checked on construction.
 
     >>> @register("family", "doc-example")
     ... @dataclasses.dataclass(frozen=True)
@@ -76,7 +77,7 @@ def register(kind: str, name: str, **facts: Any) -> Callable[[_T], _T]:
     >>> from_record({"kind": "family", "name": "doc-example", "noise": 4})
     Traceback (most recent call last):
     mesascope.errors.ArgumentError: a record of doc-example has the unknown key 'noise': its keys are size.
-    >>> del _REGISTRY["family"]["doc-example"]  # no other test is about it
+    >>> del _REGISTRY["family"]["doc-example"]  # so that other tests do not see it
     """
     require_choice("kind", kind, _HOMES)
 
@@ -153,10 +154,7 @@ def from_record(record: Any, expected: Any = None) -> Any:
 
 
 def updated(record: Any) -> Any:
-    """Convert a record to the format of this version; missing fields get their defaults.
-
-    Parts that this version cannot build do not change.
-    """
+    """Convert a record to this version; missing fields get defaults, unknown parts stay."""
     if isinstance(record, Mapping) and "kind" in record:
         with contextlib.suppress(ArgumentError, ArgumentTypeError):
             return to_record(from_record(record))
@@ -180,7 +178,7 @@ def _built(target: Any, record: Mapping[str, Any], name: str) -> Any:
     except ArgumentTypeError:
         raise
     except TypeError as error:
-        raise ArgumentError(f"a record of {name} must hold what it is built from, but does not: {error}.") from None
+        raise ArgumentError(f"a record of {name} must fit its constructor, but does not: {error}.") from None
 
 
 def _value(value: Any, hint: Any, place: str) -> Any:

@@ -21,7 +21,7 @@ def stream(seed: int, name: str, step: int = 0, device: torch.device | str = "cp
     """Return the generator for a step of the stream ``name`` in a run with seed ``seed``.
 
     Raises:
-        ArgumentError: torch does not find the device.
+        ArgumentError: the seed or step is negative, or the device is unknown or has no float64.
 
     Torch's CPU generator keeps 32 bits of its seed, so two streams coincide with probability 2**-32.
 

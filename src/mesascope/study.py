@@ -130,7 +130,7 @@ class Study:
         known = {claim.id: claim for claim in claims}
         for figure in self.figures:
             if problem(figure.name, Name):
-                refuse("the name of a figure", "be free of slashes", figure.name, "choose another")
+                refuse("the name of a figure", "be non-empty and without slashes", figure.name, "choose another")
         figures = (replace(one, claims=tuple(known[claim.id] for claim in one.claims)) for one in self.figures)
         question = self.question or self._docstring().partition("\n")[0]
         for name, value in (("claims", claims), ("figures", tuple(figures)), ("question", question)):

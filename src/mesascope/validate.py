@@ -129,7 +129,7 @@ def _of_union(name: str, value: Any, options: tuple[Any, ...]) -> Any:
     if value is None and NoneType in options:
         return None
     refused: list[Exception] = []
-    several = isinstance(value, tuple | list)  # a sequence is first checked against tuples, for their error
+    several = isinstance(value, tuple | list)  # try tuples first: their error is the useful one
     for option in sorted(options, key=lambda option: (_parts(option)[0] is tuple) != several):
         if option is NoneType:
             continue

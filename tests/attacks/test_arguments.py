@@ -388,11 +388,11 @@ compare(lambda c, xq, more: xq, {'a': gd}, pairs) | write it to take (context, x
 compare(lambda: None, {'a': predictor}, dynamics) | but <lambda> does not: write it to take (sequence).
 compare(Zero, {'a': gd}, pairs) | a learner must be an instance, but is the class Zero: pass Zero()
 compare(gd, {'a': GradientDescent}, pairs) | a learner must be an instance, but is the class GradientDescent: pass Gra
-compare(Narrow(), {'a': gd}, pairs, tasks=9) | here x (1, 5, 2), y (1, 5, 1), xq (1, 1, 2), but Narrow raised RuntimeErr
-compare(gd, {'a': Narrow()}, pairs, tasks=9) | a learner must answer tasks of the shapes that it is given, here x (
+compare(Narrow(), {'a': gd}, pairs, tasks=9) | x (1, 5, 2), y (1, 5, 1), xq (1, 1, 2), but Narrow raised RuntimeErr
+compare(gd, {'a': Narrow()}, pairs, tasks=9) | a learner must accept tasks of these shapes, x (
 compare(gd, {'a': lambda c, xq: xq.view(7, 7)}, pairs, tasks=9) | <lambda> raised RuntimeError (shape '[7, 7]' is inval
 compare(gd, {'a': lambda c, xq: xq.sum(5)}, pairs, tasks=9) | <lambda> raised IndexError (Dimension out of range
-compare(predictor, {'a': lambda s: s.view(7, 7)}, dynamics, tasks=9) | here sequence (9, 7, 3), but <lambda> raised
+compare(predictor, {'a': lambda s: s.view(7, 7)}, dynamics, tasks=9) | sequence (9, 7, 3), but <lambda> raised
 compare(gd, {'a': config.build(g).to('meta')}, pairs, tasks=9) | the network must be on a device that holds numbers
 compare(gd, {'a': lambda c, xq: xq[..., :1].to('meta')}, pairs, tasks=9) | a learner must return numbers, but <lambda> c
 train(lambda g: Narrow(), pairs, plan, seeds=[0, 1]) | but Narrow raised RuntimeError (
@@ -441,14 +441,14 @@ one_step_optimum(LinearRegression(d_in=1, covariance=[2.0])) | family.covariance
 one_step_preconditioner(pairs) | family.x must be 'normal' for the closed form
 spectral_mse(None, gd, pairs) | spectra must be of type Tensor
 sweep({'a': gd}, pairs, {'nois': [0.1]}) | did you mean 'noise'?
-sweep({'a': gd}, pairs, {'noise': []}) | noise must have a list of some values, but has []
-sweep({'a': gd}, pairs, {'noise': 0.1}) | noise must have a list of some values, but has 0.1
+sweep({'a': gd}, pairs, {'noise': []}) | noise must have a non-empty list of values, but has []
+sweep({'a': gd}, pairs, {'noise': 0.1}) | noise must have a non-empty list of values, but has 0.1
 sweep({'a': gd}, pairs, {'noise': [-1.0]}) | noise must be at least 0
-sweep({'a': []}, pairs, {'noise': [0.1]}) | a must be a list of some learners, but is []
+sweep({'a': []}, pairs, {'noise': [0.1]}) | a must be a non-empty list of learners, but is []
 sweep({'a': Ensemble([net])}, pairs, {'noise': [0.1]}) | is given an ensemble of 1
 sweep({'a': gd}, Odd(None), {'noise': [0.1]}) | family must be a dataclass to sweep its fields
-measure_learners({'a': []}, [], ep) | a must be a list of some learners, but is []
-measure_learners({'a': gd}, ['a'], ep) | a must be a list of some learners, but is GradientDescent
+measure_learners({'a': []}, [], ep) | a must be a non-empty list of learners, but is []
+measure_learners({'a': gd}, ['a'], ep) | a must be a non-empty list of learners, but is GradientDescent
 measure_learners({'a': Ensemble([net])}, [], ep) | but is Ensemble of 1: InContextRegressor: pass its members().
 measure_learners({'a': [gd]}, 'a', ep) | against must be a list of names, but is 'a'
 measure_learners({'a': [gd]}, ['b'], ep) | against must be one of 'a', but is 'b'.
@@ -459,8 +459,9 @@ agreement(gd, gd, sq) | must take what the family draws, here (sequence)
 agreement(predictor, predictor, ep) | must take what the family draws, here (context, xq)
 per_task_errors(lambda s: s[..., :1], sq) | of the answers' shape (6, 7, 3), but <lambda> returned (6, 7, 1)
 trajectory_errors(Mean(), ep) | must be given a learner with a trajectory of predictions
-rollout(Mean(), 3) | must be given a learner with a rule to repeat
+rollout(Mean(), 3) | must be given a learner with repeated(steps, damping)
 rollout(GradientDescent(2, [1.0, 2.0]), 3) | eta must be one number to repeat the step
+rollout(GradientDescentPlusPlus(2, 1.0, [0.1, 0.2]), 3) | gamma must be one number to repeat the step
 rollout(deep, 3) | must
 interpolate(net, wide) | networks of one depth, width and number of heads
 interpolate(net, deep) | networks of one depth, width and number of heads
@@ -472,11 +473,11 @@ weights(net, gd) | must be given a network with products()
 token_sensitivity(net, ep, layer=2) | layer must be at most the network's depth 1
 token_sensitivity(gd, ep) | must be given a network with tokens
 access_of(gd, None) | tasks must be an Episode or a tensor of sequences
-Measurement.of(torch.tensor([])) | samples must hold a number at least
+Measurement.of(torch.tensor([])) | samples must have at least one number
 Measurement.of([1.0, 2.0]) | samples must be of type Tensor
 Measurement.of(None) | samples must be of type Tensor
-Measurement.ratio(torch.ones(3), torch.ones(2)) | below must have a mean other than 0 and the shape of above
-Measurement.ratio(torch.ones(3), torch.zeros(3)) | below must have a mean other than 0
+Measurement.ratio(torch.ones(3), torch.ones(2)) | below must have shape (3,), but is (2,)
+Measurement.ratio(torch.ones(3), torch.zeros(3)) | the mean of below must differ from 0
 half_mse(gd, None) | sequence must be of type Tensor, but is None
 half_mse(predictor, sq[:, :1]) | tasks must have sequences of at least 2 elements
 half_mse(Free(lambda xq: xq[..., 0]), ep) | of the answers' shape (6, 1, 1)
@@ -488,11 +489,11 @@ Ensemble([net]).member('a') | index must be an integer
 Ensemble([net])[1] | index must be below the number of members, 1, but is 1: count from 0.
 Ensemble([net])[-2] | index must be at least -1, but is -2: pass a larger whole number.
 Ensemble([net])[:1] | index must be an integer, but is slice(None, 1, None)
-Ensemble([net])(ep.context, ep.xq) | inputs must have a first axis of 1, one a member, but is (6, 5, 2)
+Ensemble([net])(ep.context, ep.xq) | inputs must have a first axis of 1, one per member, but is (6, 5, 2)
 EnsembleState([net, net], half_mse, plan) | members must start from different weights
 fit(None, lambda step: ep, plan) | state must be of type TrainingState
 fit(ModuleState(Free(), lambda m, b: torch.ones(2), plan), lambda step: ep, plan) | loss must return one number
-fit(EnsembleState([Free()], lambda m, b: torch.ones(2), plan), lambda step: ep, plan) | loss must return one loss a
+fit(EnsembleState([Free()], lambda m, b: torch.ones(2), plan), lambda step: ep, plan) | loss must return one loss per
 ModuleState(net, half_mse, plan, autocast='half') | autocast must be torch.float16, torch.bfloat16 or None
 ModuleState(net, half_mse, plan, parameter_groups=['a']) | parameter_groups must be of type ParameterGroup
 ModuleState(net, half_mse, plan, parameter_groups=[ParameterGroup(('x.*',))]) | parameter_groups must name parameters
@@ -501,7 +502,7 @@ ParameterGroup(()) | names must hold at least one pattern, but is ()
 Training(betas=(0.9, 1.0)) | betas must be below 1
 Training(momentum=0.9) | momentum must be 0 for adam
 Training(steps=3, warmup_steps=4) | warmup_steps must be at most 3
-GradientDescent(2, [1.0]) | eta must be one number or 2, one a step
+GradientDescent(2, [1.0]) | eta must be one number or 2, one per step
 GradientDescent(1, 1.0, w0=[[1.0, 2.0, 3.0]])(ep.context, ep.xq) | w0 must have shape (1, 2), but is (1, 3)
 GradientDescent(1, 1.0, token_clip=0) | token_clip must be greater than 0
 OnlineGradientDescent(1, 1.0, w0=[[1.0]])(sq) | w0 must have shape (3, 3), but is (1, 1)
@@ -522,7 +523,7 @@ KernelSmoother()(half.context, half.xq) | context must be of dtype float32 or fl
 NearestNeighbours()(half.context, half.xq) | context must be of dtype float32 or float64 for this learner
 gd(ep.context, ep.xq.to('meta')) | context and xq must be on one device, but x is on cpu, y on cpu and xq on meta
 half_mse(config.build(g).double(), ep) | torch.float64
-half_mse(Linears().double(), ep) | has weights of torch.float64: convert the one or
+half_mse(Linears().double(), ep) | has weights of torch.float64: convert one of the two
 AsLearner(lambda s: s[..., 0])(ep.context, ep.xq) | of the answers' shape
 AsLearner(lambda s: 3)(ep.context, ep.xq) | must return a torch tensor, but <lambda> returned int
 AsPredictor(lambda c, xq: 3)(sq) | must return a torch tensor, but <lambda> returned int
@@ -534,7 +535,7 @@ LinearRegression(covariance=[1e200] * 10) | covariance must have finite entries 
 SineWaves(amplitude=(1, 0)) | amplitude must be (low, high), but is (1, 0)
 RealTable(n_context=442).sample(1, g) | n_context must be at most 441, as diabetes has 442 rows
 stream(0, 3) | name must be of type str
-gradient_descent(2, 1, [1.0], 5, steps=2) | eta must be one number or 2, one a step
+gradient_descent(2, 1, [1.0], 5, steps=2) | eta must be one number or 2, one per step
 gradient_descent(2, 1, 1.0, 5, w0=[[1.0, 2.0, 3.0]]) | w0 must have shape (1, 2), but is (1, 3)
 gradient_descent(2, 1, 1.0, 5, w0=[[1.0, 2.0, 3.0]]) | pass w0 of shape (dy, dx)
 kernel_gradient_descent(None, 1, 1.0, 5) | mlp must be of type TokenMLP, but is None

@@ -99,7 +99,7 @@ FAMILIES = {
     "family must have a method sample(batch, generator), but is None": None,
     "family must have a method sample(batch, generator), but is 3": 3,
     "pass LinearRegression()": LinearRegression,
-    "a family must be a frozen dataclass, but Thawed is none": Thawed(),
+    "a family must be a frozen dataclass, but Thawed is not": Thawed(),
     "family must draw an Episode or a tensor of sequences, but Odd drew a tuple": Odd(
         lambda b, g: tuple(PAIRS.sample(b, g))
     ),

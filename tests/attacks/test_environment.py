@@ -28,8 +28,8 @@ MESASCOPE = f"{sys.executable} -m mesascope"
 
 # command of a shell, exit codes, sentence or words that it prints
 PROCESSES = {
-    f"{MESASCOPE} list >/dev/full": ((2,), "standard output must take what is written, but does not"),
-    f"{MESASCOPE} --version >/dev/full": ((2,), "standard output must take what is written, but does not"),
+    f"{MESASCOPE} list >/dev/full": ((2,), "standard output must be writable, but is not"),
+    f"{MESASCOPE} --version >/dev/full": ((2,), "standard output must be writable, but is not"),
     f"{MESASCOPE} list >&-": ((2,), "standard output must be open, but is closed"),
     f"{MESASCOPE} rum 2>/dev/full": ((2,), ""),
     f"{MESASCOPE} list >&- 2>&-": ((2,), ""),

@@ -181,11 +181,11 @@ def test_a_finished_run_without_checkpoints_is_not_trained_again(lost, run, mesa
     before = contents(run)
     code, _, err = mesascope("run", "tiny", "--resume", run)
     assert code == 0
-    assert "lacks layer or holds it damaged: the finished run keeps its claims" in one_sentence(err.splitlines()[-1])
+    assert "those of layer are missing or damaged: the finished run keeps" in one_sentence(err.splitlines()[-1])
     assert contents(run) == before
     (run / "results" / "weights.npz").unlink()
     code, _, err = mesascope("run", "tiny", "--resume", run)
     assert code == 2
-    assert "must hold the checkpoints of what was trained, but is missing" in one_sentence(err.splitlines()[-1])
+    assert "must hold the checkpoints of this training, but is missing" in one_sentence(err.splitlines()[-1])
     assert (run / "metrics.jsonl").read_bytes() == before["metrics.jsonl"]
     assert (run / "claims.json").read_bytes() == before["claims.json"]

@@ -27,6 +27,7 @@ def from_numpy(function: Callable[..., Any]) -> NumpyLearner:
 
     Raises:
         ArgumentTypeError: the function does not take these three arguments.
+        ArgumentError: from a call, if the function does not return numbers ``(m, dy)``.
 
     >>> import numpy as np
     >>> last = from_numpy(lambda x, y, xq: np.repeat(y[-1:], len(xq), axis=0))
@@ -88,7 +89,7 @@ def _predicted(name: str, answer: Any, shape: tuple[int, ...]) -> Float[Tensor, 
             "floats."
         )
     if found.shape != shape and (shape[-1] != 1 or found.shape != shape[:1]):
-        refuse(f"what {name} returns", f"have shape {shape}", found.shape, "return (m, dy)")
+        refuse(f"the answer of {name}", f"have shape {shape}", found.shape, "return (m, dy)")
     return torch.as_tensor(found.astype(np.float64)).reshape(shape)
 
 
@@ -100,11 +101,11 @@ def from_sklearn(estimator: Any) -> SklearnLearner:
     the queries' dtype, but at least float32. Linear algebra runs on one thread, as contexts are small.
 
     Args:
-        estimator: an estimator with ``fit`` and ``predict``, or a pipeline; it is not changed.
+        estimator: a regressor or a pipeline that ends in one; it is not changed.
 
     Raises:
         MissingPackageError: scikit-learn is not installed; ``pip install '.[sklearn]'``.
-        ArgumentTypeError: the estimator is not a regressor, or is a class in place of an instance.
+        ArgumentTypeError: the estimator is not a regressor (``fit``, ``predict``, ``get_params``), or is a class.
         ArgumentError: from a call, if the estimator fails or does not return numbers ``(m, dy)``.
     """
     require_package("sklearn", "from_sklearn", "sklearn")

@@ -35,7 +35,7 @@ class UnansweredPrompt(MesascopeError, RuntimeError):
 
 
 class RefusedPrompt(UnansweredPrompt, ArgumentError):
-    """The model refused one prompt, because it is too long or its content is filtered."""
+    """The model refused one prompt, for example because it is too long or its content is filtered."""
 
     reason = "refused"
 
@@ -51,8 +51,8 @@ class TruncatedAnswer(str):
 class CachedModel:
     """A language model with a cache and a budget.
 
-    Repeated answers to a prompt are stored separately, in order. So their spread can be measured, and a second run of a
-    program gets the same answers from the file. Empty and cut answers are not stored.
+    Repeated answers to a prompt are stored in order, so that a second run of a program gets the same answers from the
+    file. Empty answers are not stored, and cut ones only if their first line is a complete number.
 
     Args:
         model: maps a prompt to a text; may be asynchronous, or map a list to a list (``batched``). Its attribute
@@ -62,10 +62,10 @@ class CachedModel:
         cache: JSON Lines file to which answers are appended; no file if None.
         most_calls, most_tokens: budget for prompts whose answers are not in the file; prompts beyond the budget are not
             sent. Tokens are estimated as a third of the characters of prompt and answer.
-        concurrency: prompts sent at the same time; the first is sent alone.
+        concurrency: prompts sent at the same time, or per batch. Unless ``batched``, the first is sent alone.
 
     Raises:
-        ArgumentError: the file cannot be written.
+        ArgumentError: the file is not a writable cache. From `ask`, if a batched model returns too few or many texts.
         UnusableModelError: from `ask`, if the model raises it. Also if the model has never answered, and fails on eight
             prompts or on all prompts of a call.
     """
@@ -89,7 +89,7 @@ class CachedModel:
         self._error: UnansweredPrompt | None = None
 
     def ask(self, prompts: Sequence[str]) -> list[str | None]:
-        """Return the answer to each prompt, None for a failure; ``unanswered`` counts failures by reason."""
+        """Return the answer to each prompt, None if there is none; ``unanswered`` counts these by reason."""
         keys = [self._key(prompt) for prompt in prompts]
         left = [(key, prompt) for key, prompt in zip(keys, prompts, strict=True) if key not in self._kept]
         self.from_file += len(prompts) - len(left)
@@ -158,12 +158,12 @@ class CachedModel:
             return [found]
         found = found.tolist() if hasattr(found, "tolist") else found
         if not isinstance(found, list | tuple) or len(found) != len(prompts):
-            refuse("what a batched model returns", f"hold {len(prompts)} texts", found, "return one a prompt")
+            refuse("the answer of a batched model", f"be {len(prompts)} texts", found, "return one text per prompt")
         return found
 
     def _keep(self, key: str, prompt: str, answer: Any) -> None:
         if not isinstance(answer, str):
-            said = f"what a model returns must be a text, but is {shown(answer)}: return a string."
+            said = f"an answer must be a text, but is {shown(answer)}: return a string, or pass batched=True."
             self._count(_RaisedError(said))
             return
         if isinstance(answer, TruncatedAnswer):  # a complete first line without letters is the number

@@ -40,8 +40,8 @@ def chunk_mesa_net(
     Returns:
         Outputs ``(batch, t, heads, dv)`` and the final states (h_kk, h_kv).
     """
-    for name, value in (("output_final_state", output_final_state), ("use_qk_l2norm", use_qk_l2norm_in_kernel)):
-        require_instance(name, value, bool)
+    require_instance("output_final_state", output_final_state, bool)
+    require_instance("use_qk_l2norm_in_kernel", use_qk_l2norm_in_kernel, bool)
     max_CG_iteration = require_count("max_CG_iteration", max_CG_iteration)
     q, k, v = (part.transpose(1, 2) for part in (q, k, v))
     if use_qk_l2norm_in_kernel:
@@ -59,13 +59,13 @@ def chunk_mesa_net(
 
 
 def from_mesa_net(weights: Mapping[str, Tensor], *, lambda_lower_bound: float = 0.25) -> MesaAttention:
-    """Layer with weights from ``fla.layers.MesaNet.state_dict()``, on CPU and in any dtype.
+    """Layer with the weights, device and dtype of ``fla.layers.MesaNet.state_dict()``.
 
     It computes the same function, but solves to rounding error, also if keys are 0.
 
     Args:
         weights: weights by fla's names.
-        lambda_lower_bound: the MesaNet's setting, which the weights do not contain.
+        lambda_lower_bound: setting of the MesaNet, which the weights do not contain.
 
     Raises:
         ArgumentError: weights are missing or unexpected, such as the biases of ``conv_bias=True``.
@@ -76,7 +76,7 @@ def from_mesa_net(weights: Mapping[str, Tensor], *, lambda_lower_bound: float = 
     if set(weights) != wanted:
         raise ArgumentError(
             f"weights must be those of MesaNet without biases of convolutions, but {sorted(wanted ^ set(weights))} are "
-            "missing or too many: pass layer.state_dict()."
+            "missing or unexpected: pass layer.state_dict()."
         )
     heads, width = weights["a_proj.weight"].shape
     key, value = weights["q_proj.weight"].shape[0] // heads, weights["v_proj.weight"].shape[0] // heads

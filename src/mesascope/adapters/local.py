@@ -23,13 +23,13 @@ from mesascope.streams import stream
 
 
 class LocalModel:
-    """A causal language model for `from_text`, called in batches.
+    """A causal language model for ``from_text(model, batched=True)``.
 
     It continues the prompt without a chat template. ``concurrency`` of `from_text` is the batch size. A common prefix
     of prompts, such as the pairs of a task with several queries, is processed once. Needs ``pip install '.[llm]'``.
 
     Args:
-        name: a folder with model and tokenizer by ``save_pretrained``; a GGUF file, whose weights are dequantised
+        name: a folder written by ``save_pretrained`` of model and tokenizer; a GGUF file, whose weights are dequantised
             (``pip install '.[smollm]'``); or a name on the Hugging Face hub, from which it is downloaded.
         temperature: sampling temperature; 0 takes the likeliest token each time.
         max_tokens: maximum number of tokens in an answer; a cut answer is nan unless its first line is a complete
@@ -146,9 +146,10 @@ class LocalModel:
 
     @torch.no_grad()
     def log_probabilities(self, prompt: str, answers: Sequence[str]) -> list[float]:
-        """Log-probability of each answer after the prompt, the sum over its tokens.
+        """Natural log-probability of each answer after the prompt: the sum over its tokens.
 
-        Those of answers such as " 1.0" and " 1.1" show the model's uncertainty about a number.
+        Answers such as " 1.0" and " 1.1" show the model's uncertainty about a number. Raises ArgumentError if an answer
+        is empty or does not begin with a token of its own.
         """
         if isinstance(answers, str):
             raise ArgumentTypeError(f"answers must be a list of texts, but is {answers!r}: pass [answer].")
@@ -156,7 +157,7 @@ class LocalModel:
         for answer in answers:
             tokens = self._tokens(prompt + answer)
             if tokens[: len(before)] != before or len(tokens) == len(before):
-                refuse("answers", "begin where a token of the model does", answer, "begin it with a space, say")
+                refuse("answers", "begin with a token of their own", answer, "begin it with a space, say")
             self._require_room(len(tokens))
             logits = self.model(torch.tensor([tokens], device=self.model.device)).logits[0].double()
             rows = logits.log_softmax(-1)[len(before) - 1 : -1]
@@ -194,7 +195,7 @@ class LocalModel:
         most = getattr(self.model.config, "max_position_embeddings", None)
         if most is not None and length > most:
             raise RefusedPrompt(
-                f"prompt must be of at most {most} tokens with its answer, but is {length}: use fewer pairs."
+                f"prompt must have at most {most} tokens with its answer, but has {length}: use fewer pairs."
             )
 
 

@@ -84,7 +84,7 @@ class Format:
         names = [f"Feature {index}" for index in range(len(query))] if names is None else names
         if len(names) != len(query):
             raise ArgumentError(
-                f"features must name each of {len(query)} inputs, but name {len(names)}: pass one name an input."
+                f"features must name each of {len(query)} inputs, but name {len(names)}: pass one name per input."
             )
 
         def features(row: Sequence[float]) -> list[tuple[str, str]]:
@@ -101,9 +101,9 @@ def parse_number(text: str) -> float:
     The number must be the whole first line, or the whole line of the only ``Output:``. The parser ignores marks around
     it (quotes, brackets, emphasis, code fences, LaTeX, a full stop) and words before it: the answer's label, "it is",
     "about", an arrow. Commas group thousands. "- 5" is -5, but nan in a list. Units, per cent, fractions, ranges and
-    expressions give nan. Digits after a first line that is the number are ignored. Digits before or after the line of
-    ``Output:`` are ignored, but on both sides they give nan. So do digits on both sides of a word such as "wait". A
-    model's reasoning up to ``</think>`` is ignored.
+    expressions give nan. If the first line is only the number, later digits are ignored. Digits before or after the
+    line of ``Output:`` are ignored, but on both sides they give nan. So do digits on both sides of a word such as
+    "wait". A model's reasoning up to ``</think>`` is ignored.
 
     >>> [parse_number(text) for text in ("-81.93", "Output: 3", "It is about 1,200.5.", "6.02e-3\\n\\nas x grows")]
     [-81.93, 3.0, 1200.5, 0.00602]

@@ -31,12 +31,12 @@ def record(learner: Learner, path: str | Path) -> Recorder:
 
 
 def replay(path: str | Path) -> Replayed:
-    """A learner that returns recorded predictions from a file, and raises for tasks that are not in it.
+    """A learner that returns recorded predictions from a file.
 
     If a query was recorded several times, calls return its answers in turn.
 
     Raises:
-        ArgumentError: the file is missing, or a line is not a recorded call.
+        ArgumentError: the file is missing, or a line is not a recorded call. From a call, if a task is not in the file.
     """
     path = Path(path)
     if not path.is_file():
@@ -83,8 +83,8 @@ class Replayed:
     def _answer(self, key: str) -> list[float]:
         if key not in self.calls:
             raise ArgumentError(
-                f"a replayed learner must be asked what it was asked before, but {self.path} holds no such task: "
-                "record it with the same family, budget and seed."
+                f"each task of a replayed learner must be in its recording, but {self.path} lacks one: record with the "
+                "same family, budget and seed."
             )
         answers, given = self.calls[key], self.given.get(key, 0)
         self.given[key] = given + 1

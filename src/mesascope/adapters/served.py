@@ -44,8 +44,7 @@ _ABOUT = r"(?:[\"'`]{0}[\"'`]|\b(?:invalid|parameter|field|argument):? {0}\b)"
 _OF_REQUEST, _OF_ALL = (400, 413, 422, 451), (401, 403, 404, 405, 410)
 # Finish reasons of complete answers.
 _WHOLE = ("stop", "eos", "eos_token", "end_turn", "stop_sequence", "complete", "completed", "none")
-# User, password and query string of an address.
-_SECRET = re.compile(r"(?<=//)[^/]*@|[?#].*")
+_SECRET = re.compile(r"(?<=//)[^/]*@|[?#].*")  # user, password and query string of an address
 _ANOTHER = "choose another format of prompts, or another family of tasks"
 _LOCK = threading.Lock()  # for fields; a module global, so that models can be pickled
 
@@ -57,19 +56,20 @@ def openai_model(
     """A language model on a server with OpenAI's protocol; a prompt is one user message.
 
     The key is read from the environment variable OPENAI_API_KEY, and is neither written nor logged. Overload (429),
-    server errors (5xx) and broken connections are retried with growing delays. A field that the model does not support
-    is left out (max_tokens is renamed max_completion_tokens), and a warning is logged. Needs ``pip install '.[llm]'``.
+    server errors (5xx) and broken connections are retried up to ``retries`` times with growing delays. A field that the
+    model does not support is left out, or renamed (max_tokens), with a logged warning. Needs ``pip install '.[llm]'``.
 
     Args:
         model: name of the model on the server.
         base_url: address of the server, such as http://localhost:8000/v1; if None, OPENAI_BASE_URL or OpenAI's own.
-        timeout: maximum seconds per request.
+        timeout: maximum seconds per attempt of a request.
         max_tokens: maximum number of tokens in an answer; a cut answer is nan unless its first line is a complete
             number.
         fields: additional fields of each request, such as ``stop=["\\n"]`` or ``reasoning_effort="low"``.
 
     Raises:
         MissingPackageError: the package openai is not installed.
+        ArgumentError: an argument is not valid, or neither OPENAI_API_KEY nor the server's address is set.
         UnusableModelError: from a call, if the server refuses the key, the model or a field, or the quota is used up.
         RefusedPrompt: from a call, if the prompt is too long or filtered.
         UnansweredPrompt: from a call, if there is no answer after all retries.
@@ -135,7 +135,7 @@ class ServedModel:
             raise self._refusal(error) from None
         except (openai.OpenAIError, ValueError, TypeError, AttributeError, LookupError) as error:
             raise UnansweredPrompt(
-                f"{self.place} must answer, but does not ({_said(error)}): see that it runs there."
+                f"{self.place} must answer, but does not ({_said(error)}): check that it runs there."
             ) from None
 
     def _created(self, prompt: str) -> Any:
@@ -201,7 +201,7 @@ class ServedModel:
             of_key = status in (401, 403) or _NO_KEY.search(whole)
             remedy = "the names of model and base_url" if no_model or not of_key else "OPENAI_API_KEY"
             return UnusableModelError(f"{self.place} must take the request, but refuses it {said}: check {remedy}.")
-        remedy = "or a model of a longer window" if _TOO_LONG.search(whole) else "or see the log of the server"
+        remedy = "or a model with a longer window" if _TOO_LONG.search(whole) else "or see the log of the server"
         return RefusedPrompt(f"{self.place} must take the prompt, but refuses it {said}: use fewer pairs, {remedy}.")
 
 

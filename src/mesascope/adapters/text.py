@@ -65,7 +65,7 @@ def from_text(
         format = FORMATS[format]
     writing = _Writing(format, decimals, order, scale, features, answer_decimals)  # type: ignore[arg-type]
     if cache is not None and name is None and not hasattr(model, "settings"):
-        refuse("name", "name the model and its settings where answers are kept", name, 'pass name="model, settings"')
+        refuse("name", "name the model and its settings if there is a cache", name, 'pass name="model, settings"')
     calls = CachedModel(
         model, name or display_name(model), cache=cache, most_calls=most_calls, most_tokens=most_tokens,
         concurrency=(64 if batched else 8) if concurrency is None else concurrency, batched=batched,
@@ -102,9 +102,9 @@ class _Writing:
             refuse("scale", "be a range, the lower end first", self.scale, "pass (0, 100), say")
 
     def prompts(self, context: Context, xq: Tensor) -> list[str]:
-        """One prompt for each query."""
+        """Write one prompt per query."""
         if not all(bool(part.isfinite().all()) for part in (*context, xq)):
-            refuse("context and xq", "be finite", "nan or inf in one of them", "leave those rows out")
+            refuse("each number of context and xq", "be finite", "nan or inf", "leave those rows out")
         parts = zip((*context, xq), self.scales(context), strict=True)
         x, y, queries = (scale.written(part, self.decimals).flatten(0, -3) for part, scale in parts)
         generator, prompts = stream(0, "order of pairs"), []
@@ -165,10 +165,9 @@ class TextLearner:
         return Table([row | {reason: reasons[reason] for reason in REASONS}])
 
     def estimate(self, family: Any, calls: int, price: float | None = None) -> Table:
-        """Estimate the tokens and the price of ``calls`` prompts on tasks of a family, without sending prompts.
+        """Estimate tokens and price of ``calls`` prompts, without answers, on tasks of a family. Sends no prompts.
 
-        Args:
-            price: price of a million tokens.
+        ``price`` is that of a million tokens.
         """
         calls = require_count("calls", calls)
         episode = sample_tasks(family, 8, stream(0, "estimate"))
@@ -186,7 +185,7 @@ class TextLearner:
     def __call__(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "*batch m 1"]:
         check_inputs(context, xq)
         if context.y.shape[-1] != 1:
-            refuse("context.y", "have one target", context.y.shape[-1], "ask for one target after the other")
+            refuse("context.y", "have one target", context.y.shape[-1], "predict one target at a time")
         texts = self.calls.ask(self.writing.prompts(context, xq))
         numbers = [math.nan if text is None else self._number(text) for text in texts]
         self.asked, self.parsed = self.asked + len(numbers), self.parsed + sum(map(math.isfinite, numbers))
@@ -237,7 +236,7 @@ def names_matter(
         errors[kind] = (learner(episode.context, episode.xq) - episode.yq).abs().mean((-2, -1))
         read[kind] = learner.table()[0]["parse rate"]
     if not all(bool(one.isfinite().any()) for one in errors.values()):
-        refuse("model", "answer with a number at least once", read, "see what it says, and choose another format")
+        refuse("model", "answer with a number at least once", read, "print its answers, or choose another format")
     rows = []
     for kind, own in errors.items():
         both = own.isfinite() & errors["none"].isfinite()

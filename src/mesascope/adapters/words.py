@@ -16,7 +16,7 @@ from mesascope.shapes import Float, Int, Tensor
 from mesascope.streams import stream
 
 READS = ("mode", "mean", "sample")
-_FINE = 6  # decimals of a mean
+_FINE = 6  # decimals of an answer
 _PARTS = re.compile(r"->|,|\n|[^\s,]+?(?=->|[\s,]|$)")
 _NUMBER = re.compile(r"-?[0-9]+(?:\.[0-9]+)?")
 
@@ -25,7 +25,7 @@ class NumberTokenizer:
     """A tokenizer for prompts in format compact: each number and each separator is one token.
 
     Args:
-        largest: the vocabulary ranges from -largest to largest.
+        largest: numbers range from -largest to largest.
         decimals: number of decimals.
 
     >>> words = NumberTokenizer(largest=9.9, decimals=1)
@@ -50,13 +50,13 @@ class NumberTokenizer:
         return torch.arange(-self.most, self.most + 1, dtype=torch.float64) / 10**self.decimals
 
     def encode(self, text: str) -> list[int]:
-        """Tokens of a text; raise for words and numbers outside the vocabulary."""
+        """Tokens of a text; raise for words, and for numbers outside the vocabulary."""
         return [self.signs[part] if part in self.signs else self._number(part) for part in _PARTS.findall(text)]
 
     def of_numbers(self, numbers: Float[Tensor, "*shape"]) -> Int[Tensor, "*shape"]:
         """Tokens of numbers after rounding and clamping to the vocabulary; raise for nan."""
         if bool(numbers.isnan().any()):
-            refuse("numbers", "be numbers", math.nan, "leave out nan")
+            refuse("each of numbers", "be a number", math.nan, "leave it out")
         return (numbers * 10**self.decimals).round().clamp(-self.most, self.most).long() + self.most
 
     def decode(self, tokens: Sequence[int] | Int[Tensor, " t"]) -> str:
@@ -72,7 +72,7 @@ class NumberTokenizer:
         scaled = float(text) * 10**self.decimals if _NUMBER.fullmatch(text) else math.inf
         if not abs(scaled) <= self.most + 0.5 or abs(scaled - round(scaled)) > 1e-6:
             most = self.most / 10**self.decimals
-            rule = f"be of numbers from -{most} to {most} with at most {self.decimals} decimals in format compact"
+            rule = f"consist of numbers from -{most} to {most} with at most {self.decimals} decimals in format compact"
             refuse("text", rule, text, "scale or round it")
         return round(scaled) + self.most
 
@@ -96,7 +96,7 @@ def from_language_model(
 
     >>> from mesascope.tasks import Context
     >>> words = NumberTokenizer()
-    >>> flat = lambda tokens: torch.zeros(*tokens.shape, len(words))  # every token is as likely
+    >>> flat = lambda tokens: torch.zeros(*tokens.shape, len(words))  # all tokens are equally likely
     >>> learner = from_language_model(flat, words, "mean")
     >>> learner(Context(torch.ones(1, 2, 1), torch.ones(1, 2, 1)), torch.ones(1, 1, 1)).abs().item()
     0.0

@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         remedies = [memory_remedy(arguments, training) for training in (True, False)]
         remedy = ", or ".join(filter(None, remedies)) or "pass fewer tasks, a smaller batch or fewer seeds"
         remedy = "pass smaller numbers" if isinstance(error, OverflowError) else remedy
-        return _refused(f"settings must be such that they can be computed, but are not ({_first(error)}): {remedy}.")
+        return _refused(f"settings must be computable on this machine, but are not ({_first(error)}): {remedy}.")
     except KeyboardInterrupt as stop:
         _refused(f"the command was interrupted{_advice(stop, ': ')}.")
         return 130
@@ -110,7 +110,7 @@ def _silence(stream: Any) -> None:
 
 def _os_sentence(error: OSError) -> str:
     if error.filename is None:
-        return f"standard output must take what is written, but does not ({error.strerror}): redirect it elsewhere."
+        return f"standard output must be writable, but is not ({error.strerror}): redirect it elsewhere."
     if error.errno == errno.ENOSPC:
         advice = _advice(error, ", and ")
         return f"{error.filename} must have room to be written, but its disk is full: free some space{advice}."

@@ -33,7 +33,7 @@ class Explore:
     save: Annotated[Path | None, tyro.conf.arg(metavar="PAGE.html")] = None
     """Write one page that opens from disk without Python, instead of serving."""
     host: str = "127.0.0.1"
-    """Address to serve on; unless it is the loopback, other machines can open the page and run its code on this one."""
+    """Address to serve on; unless it is the loopback, other machines can open the page, without a password."""
     port: int = 0  # Port; 0 chooses a free one.
     open: bool = False  # Open the page in the browser.
 

@@ -47,7 +47,7 @@ class Identify:
     answers: Path = Path("runs/answers.jsonl")
     """File that stores the answers of a language model; prompts in it are not sent again."""
     estimate: Annotated[float | None, tyro.conf.arg(metavar="PRICE")] = None
-    """Print the number of tokens for the budget and their cost at this price per million, without calling the model."""
+    """Print the prompt tokens of the budget and their cost at this price per million; call no model."""
     checkpoints: bool = False
     """Identify each checkpoint that the run kept (train with --training.keep 0 100 1000, for example)."""
     layers: bool = False  # Identify the predictions after each layer of the network.
@@ -56,7 +56,9 @@ class Identify:
     pairs with 10 inputs."""
     candidates: str | None = None
     """Names of candidates, separated by commas, such as "gradient-descent, lasso"; the whole catalogue if not given."""
-    budget: int | None = None  # Maximum number of predictions; 100 tasks per condition and part if not given.
+    budget: int | None = None
+    """Maximum number of predictions, required with --openai and --local. Default: 1,200 for a scikit-learn estimator,
+    otherwise 100 tasks per condition and part."""
     tolerance: float = 0.01
     """Maximum mean squared difference between learner and approximation, relative to the variance of predictions."""
     level: float = 0.01  # Error rate, both for ruling out the true algorithm and for naming a false one.
@@ -88,7 +90,7 @@ class Identify:
         except LearnerError as error:
             if given:
                 raise
-            raise ArgumentError(f"{str(error).rstrip('.')}, by --family: without it tasks are {FAMILY}.") from error
+            raise ArgumentError(f"{str(error).rstrip('.')}, by --family (default: {FAMILY}).") from error
         print(found)
         if self.openai or self.local:
             print(learner.table())
@@ -138,7 +140,7 @@ class Identify:
         require_choice("--format", self.format, FORMATS)
         if self.budget is None:
             raise ArgumentError(
-                f"--budget must be given with {flag}, a call for each prediction, but is not: pass --budget 1000, say."
+                f"--budget must be given with {flag}, but is not: pass --budget 1000, say (one call per prediction)."
             )
         model, settings = call_of(flag, self.openai or self.local or "")
         try:
@@ -219,8 +221,8 @@ def _network(place: str, checkpoints: bool, training: str = "", seed: str = "") 
         steps = run.steps(training)
         if len(steps) == 1:
             raise ArgumentError(
-                f"--checkpoints needs a run that kept two or more, but {place} kept that of step {steps[0]} of "
-                f"{training} alone: train with --training.keep 0 100 1000, say."
+                f"--checkpoints needs two or more checkpoints, but {training} in {place} has only that of "
+                f"step {steps[0]}: train with --training.keep 0 100 1000, say."
             )
         learner = {step: run.network(training, number, step) for step in steps}
     else:
@@ -257,7 +259,7 @@ def regressor_of(words: str) -> tuple[str, Any, None]:
         return words, from_sklearn(known[name](**values)), None
     except TypeError as error:
         raise ArgumentError(
-            f"--sklearn must be a regressor with its arguments, but is not ({error}): mend it."
+            f"--sklearn must be a regressor with its arguments, but is not ({error}): correct it."
         ) from None
 
 
@@ -282,7 +284,7 @@ def call_of(flag: str, words: str) -> tuple[str, dict[str, Any]]:
         call: Any = ast.parse(f"f({rest or ')'}", mode="eval").body
         unnamed, values = call.args, {str(one.arg): ast.literal_eval(one.value) for one in call.keywords}
     except (SyntaxError, ValueError, AttributeError):
-        refuse(flag, "be name(key=value, ...) with plain values", words, "mend it")
+        refuse(flag, "be name(key=value, ...) with plain values", words, "correct it")
     if unnamed:
         refuse(flag, "name each value, as f(x=1) does", words, f"write {name.strip()}(NAME={ast.unparse(unnamed[0])})")
     return name.strip(), values

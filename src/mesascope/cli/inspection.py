@@ -40,6 +40,6 @@ ATTENTION = Figure(
 LOSS = Figure(
     "loss",
     "Loss by tokens read.",
-    (Lines("bars: one standard error over windows", "first of tokens 1, 2-3, 4-7, ...", "nats a token", _loss, "x"),),
+    (Lines("bars: one standard error over windows", "first of tokens 1, 2-3, 4-7, ...", "nats per token", _loss, "x"),),
     columns=1,
 )

@@ -113,7 +113,7 @@ class Train:
         loss, score = (
             Measurement(last[name], last.get(f"{name}_stderr", math.nan), 1) for name in ("loss", "in_context_score")
         )
-        print(f"validation loss {loss} nats a token")
+        print(f"validation loss {loss} nats per token")
         print(f"in-context score {score} ({SIGN})")
         print(f"model: {(run.path / 'model').resolve()}")
 
@@ -192,7 +192,7 @@ class Inspect(_OnCorpus):
     """
 
     windows: int = 32  # Maximum number of windows to read.
-    out: Path | None = None  # Folder of the figures; if not given, the subfolder inspection of the model's folder.
+    out: Path | None = None  # Folder of the figures; MODEL/inspection if not given.
     seed: int = 0  # Seed of the random tokens that test copying and completion.
 
     def __call__(self) -> None:
@@ -203,7 +203,7 @@ class Inspect(_OnCorpus):
         found = inspect(model, corpus_windows(model, tokenizer, self.corpus, self.split, self.windows), self.seed)
         print(found.table())
         copying, induction = found.scores.uniform
-        print(f"a head that looks everywhere alike has copying {copying:.4f} and induction {induction:.4f}")
+        print(f"a head with uniform attention has copying {copying:.4f} and induction {induction:.4f}")
         out = self.out or Path(self.model) / "inspection"
         draw_inspection(found, out)
         print(f"figures: {out.resolve()}")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class Mutate:
     """Plant the bugs of a study one at a time, and print the claims that no longer hold.
 
-    Networks train at small settings. Exit status: 1 if all claims that held still hold under some bug, else 0.
+    Networks train at small settings. Exit status: 1 if some bug is detected by no claim, 2 on error, else 0.
     """
 
     study: tyro.conf.Positional[str]
@@ -58,7 +58,7 @@ def _print(found: Mutated) -> None:
         table.add_row(bug, in_words(claims) or "[bold]none[/]")
     console().print(table)
     other = {name: verdict for name, verdict in found.sound.items() if verdict != "holds"}
-    noticed = f"of which {len(found.unnoticed)} turn no claim" if found.unnoticed else "each turns a claim"
+    noticed = f"of which {len(found.unnoticed)} not detected" if found.unnoticed else "each detected by a claim"
     print(f"{counted(len(found.turned), 'bug')}, {noticed}")
     if other:
-        print(f"do not hold without a bug, and cannot notice one: {in_words(other)}")
+        print(f"claims that do not hold without a bug, so cannot detect one: {in_words(other)}")

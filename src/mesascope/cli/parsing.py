@@ -114,9 +114,9 @@ def _with_flags_for_memory(error: MesascopeError, arguments: Sequence[str]) -> s
 
 
 def memory_remedy(arguments: Sequence[str], training: bool) -> str:
-    """Advice on flags that reduce the memory of a training or an evaluation; "" if the command has none.
+    """Advice on flags that reduce the memory of a training or an evaluation; "" if there are none.
 
-    Where batches or tasks are 1 and cannot be halved, these are the flags of the network's size and of the seeds.
+    Double --accumulate, or halve the batch or tasks; else lower the width, inner steps, context or seeds.
     """
     values = _values(arguments)
     parts, noun = training and "--accumulate" in values, "batch" if training else "tasks"
@@ -124,13 +124,13 @@ def memory_remedy(arguments: Sequence[str], training: bool) -> str:
         return "double --accumulate"
     own = [flag for flag, value in values.items() if re.split(r"[-.]", flag)[-1] == noun and value > 1 and not parts]
     verb = "halve" if own else "lower"
-    inner = ["--inner-steps"] if values.get("--order") == 2 else []  # which then keep the activations of every step
+    inner = ["--inner-steps"] if values.get("--order") == 2 else []  # order 2 keeps the activations of each step
     own = own or [flag for flag in ("--width", *inner, "--context", "--seeds") if values.get(flag, 1) > 1]
     return f"{verb} {', '.join(own[:-1])} or {own[-1]}" if own[1:] else "".join(f"{verb} {flag}" for flag in own)
 
 
 def _values(arguments: Sequence[str]) -> dict[str, int]:
-    """Whole numbers in the arguments, by flag, for the study or training that they name; empty if there is none."""
+    """Integer settings, by flag, of the study or training in the arguments; empty if there are none."""
     try:
         settings = getattr(getattr(parsed([*arguments]), "command", None), "settings", None)
     except ArgumentError:

@@ -40,7 +40,7 @@ class RunStudy:
     study: tyro.conf.Suppress[str]
     settings: Annotated[Any, tyro.conf.arg(name="")]
     preset: str = "quick"
-    """Settings to start from: quick takes a minute or two, paper has the settings of the paper."""
+    """Settings to start from: quick takes a few minutes, paper has the settings of the paper."""
     seed: int = 0
     """First seed; it determines every random draw."""
     out: Path | None = None
@@ -63,8 +63,9 @@ class RunStudy:
         if self.estimate:
             from mesascope.studies import estimate
 
-            print(estimate(study, self.preset, settings, self.device))
-            print("left out: evaluations, measurements, what trains after one, and networks that learn from streams")
+            table = estimate(study, self.preset, settings, self.device)
+            print(table or "no training of this study can be timed from a few steps")
+            print("left out: evaluations, measurements, trainings that need a measurement, and learners of streams")
             return
         slow = threading.Timer(_SILENT, tell, ["loading torch and the study"])
         slow.daemon = True
@@ -153,7 +154,7 @@ def run_command(arguments: Sequence[str]) -> Any:
 
 
 def with_study(arguments: Sequence[str]) -> list[str]:
-    """Arguments with the name of a study: that of ``path.py:STUDY``, which is registered, or that of ``--resume``."""
+    """Register ``path.py:STUDY`` and replace it by its name, or insert the name of the resumed study."""
     word = "".join(arguments[1:2]) if arguments[:1] == ["run"] else ""
     flag, _, folder = word.partition("=")
     if flag == "--resume" and (folder or arguments[2:]):
@@ -170,8 +171,8 @@ def with_study(arguments: Sequence[str]) -> list[str]:
     name = re.sub(r"[^a-z0-9]+", "-", study.name.lower()).strip("-") or "own"  # as a command-line word
     if name in registered("study") and "file" not in facts("study", name):
         raise ArgumentError(
-            f"the study of {word} must have a name of its own, but is called {study.name!r} as one of "
-            "mesascope's: rename it."
+            f"the study of {word} must have a unique name, but {study.name!r} is the name of a study of "
+            "mesascope: rename it."
         )
     register("study", name, file=study.defined_in)(study)
     return ["run", name, *arguments[2:]]

@@ -35,7 +35,7 @@ class Verify:
         from mesascope.studies import verify
 
         if self.device is not None and not self.rerun:
-            raise ArgumentError("--device must be given with --rerun, but is given alone: add it.")
+            raise ArgumentError("--device must be given with --rerun, but is given alone: add --rerun.")
         found = verify(self.directories or Path("runs"), since=self.since, rerun=self.rerun, device=self.device)
         if self.format == "json":
             print(json.dumps(found.to_dict(), indent=2, allow_nan=False))

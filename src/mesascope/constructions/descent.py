@@ -1,4 +1,4 @@
-"""Weights for gradient descent and GD++, which also transforms inputs; numbers refer to von Oswald et al. (2023)."""
+"""Weights for gradient descent and GD++, which also transforms inputs (von Oswald et al. 2023)."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def gradient_descent(
 
     Each layer has W_KQ = diag(I, 0) and W_PV = (eta/N) [[0, 0], [W_0, -I]]: it subtracts the change in W x from every
     token's target (eq. 8). If ``eta`` is a number, one layer is looped; if it is a sequence, layers are separate.
-    Weights are float64, and both learners agree up to rounding.
+    Weights are float64. Both learners agree up to rounding on contexts of N = ``n_context`` pairs.
 
     >>> network, algorithm = gradient_descent(d_in=2, d_out=1, eta=0.5, n_context=2)
     >>> network.products()[0].w_pv[0].tolist()
@@ -107,9 +107,9 @@ def copy_tokens(
     are one-hot; the last d_out entries are reserved for targets. The query keeps its position, which no later layer
     reads.
 
-    With ``"softmax"`` the sequence begins with a token of zero data. Without it, one softmax layer cannot do both: its
-    attention weights sum to 1, so if all tokens had equal data, each would receive the sum of all heads' W_PV times the
-    data. For tokens of x this sum must copy y; for tokens of y it must be minus the identity.
+    With ``"softmax"``, a token of zero data comes first. Without it, one layer could not copy and
+    erase: softmax weights sum to 1, so if all tokens had equal data, all would change by the sum of
+    the heads' W_PV times the data. Tokens of x need a copy of y, tokens of y minus themselves.
 
     Source: von Oswald et al. (2023), Proposition 3 and appendix A.5, which only sketches the second head.
     """

@@ -59,12 +59,13 @@ def online_gradient_descent(d: int, eta: Sizes, steps: int, w0: Matrix | None = 
 
 @register("construction", "neumann-preconditioning", of="predictor", exact=True)
 def neumann_preconditioning(d: int, terms: int, bound: float, ridge: float = 1.0) -> Construction:
-    """``terms`` linear layers that approximate A_t^{-1} s_t by a Neumann series, and a last layer that predicts.
+    """``terms`` linear layers for c A_t^{-1} s_t by a Neumann series, and a last one that predicts.
 
-    Tokens are (0, x_t, s_t, s_{t-1}) with x_t = s_t at first, and c is the ``bound``. Attention subtracts sum_i s_{i-1}
-    (s_{i-1} . x_t) / (c - ridge) from x_t, and the following MLP adds s_t - ridge/c x_t: together, x_t <- s_t + (I -
-    A_t/c) x_t. The MLP is exactly linear, because gelu(z) - gelu(-z) = z. The last layer takes a gradient step of size
-    1/c with x_t as the query in place of s_t.
+    A_t = ridge I + sum_i s_{i-1} s_{i-1}^T, and c is the ``bound`` on its eigenvalues. Tokens are
+    (0, x_t, s_t, s_{t-1}) with x_t = s_t at first. Attention subtracts (A_t - ridge I) x_t /
+    (c - ridge) from x_t, then the MLP adds s_t - ridge/c x_t: x_t <- s_t + (I - A_t/c) x_t in all.
+    The MLP is exactly linear, because gelu(z) - gelu(-z) = z. The last layer takes a gradient step
+    of size 1/c with x_t as the query in place of s_t.
 
     Source: von Oswald (2024), eq. 3.57, which omits the MLP terms.
     """

@@ -45,10 +45,10 @@ def folder_of(dataset: str) -> Path:
             return folder / dataset
     places = " or ".join(str(folder / dataset) for folder in data_folders())
     raise ArgumentError(
-        f"dataset must be digits, mnist, fashion-mnist, omniglot or a folder, but there is no {places}, with images/ "
-        "beside train.csv, val.csv and test.csv (columns filename and label), with train/CLASS/PICTURE, or with "
-        "CLASS/PICTURE: put it there, set MESASCOPE_DATA to the folder that it is in, or pass its path, such as "
-        f"./{dataset}."
+        f"dataset must be digits, mnist, fashion-mnist, omniglot or a folder, but there is no {places}: put the folder "
+        "there (with images/ beside train.csv, val.csv and test.csv, columns filename and label; with "
+        "train/CLASS/PICTURE; or with CLASS/PICTURE), set MESASCOPE_DATA to its parent folder, or pass its path, such "
+        f"as ./{dataset}."
     )
 
 
@@ -122,7 +122,7 @@ def _in_place_of_pictures(folder: Path, name: str) -> str:
             return f"the array {path.name}: save its images as pictures, with PIL.Image.fromarray(image).save(path)"
         if path.suffix.lower() in (".zip", ".tar", ".tgz", ".gz"):
             return f"{path.name}: unpack it"
-    return f"neither: lay it out so, with pictures that end in {', '.join(_PICTURES)}, or choose another part"
+    return f"none of them: use one of these layouts and endings ({', '.join(_PICTURES)}), or choose another part"
 
 
 def _by_table(folder: Path, table: Path) -> tuple[list[Path], list[str]]:
@@ -133,7 +133,7 @@ def _by_table(folder: Path, table: Path) -> tuple[list[Path], list[str]]:
         raise ArgumentError(f"{table} must be a table in UTF-8, but is not ({error}): save it as one.") from None
     if not rows or not {"filename", "label"} <= set(rows[0]):
         raise ArgumentError(
-            f"{table} must have the columns filename and label and a row a picture: mend its first line."
+            f"{table} must have the columns filename and label, and one row per picture: mend its first line."
         )
     seen: set[str] = set()
     for number, row in enumerate(rows, 2):
@@ -141,7 +141,7 @@ def _by_table(folder: Path, table: Path) -> tuple[list[Path], list[str]]:
         if not name or not label or name in seen:
             what = f"lists {name} again" if name in seen else "lacks one of them"
             raise ArgumentError(
-                f"{table} must have a filename of its own and a label in each row, but row {number} {what}: mend it."
+                f"{table} must have a label and a different filename in each row, but row {number} {what}: mend it."
             )
         seen.add(name)
     paths = [folder / "images" / row["filename"] for row in rows]

@@ -82,7 +82,7 @@ def images(dataset: str, part: str = "train", size: int | None = None) -> Images
 
     Raises:
         DownloadError: the files are not on this machine, and the download failed.
-        ArgumentError: there is no such part, the folder has another layout, or a picture is damaged.
+        ArgumentError: the dataset, part or layout is unknown, a file is damaged, or the pictures need a ``size``.
 
     >>> digits = images("digits")
     >>> tuple(digits.pixels.shape), len(digits.classes)
@@ -100,7 +100,7 @@ def images_of(found: Any, labels: Any = None) -> Images:
     """Images and classes from arrays, from the path of an .npy file, or from a dataset of pairs (image, label).
 
     Raises:
-        ArgumentError: the shapes are not those of `mesascope.tasks.FewShotArrays`.
+        ArgumentError: shapes or dtypes are not those of `mesascope.tasks.FewShotArrays`.
     """
     if isinstance(found, str | Path):
         found = np.load(found, allow_pickle=False)
@@ -117,7 +117,7 @@ def images_of(found: Any, labels: Any = None) -> Images:
         refuse("images", "be bytes or finite floats", str(pixels.dtype), "convert them")
     pixels = pixels.float() if pixels.is_floating_point() else pixels
     if index.shape != (len(pixels),):
-        refuse("labels", f"be {len(pixels)}, one an image", tuple(index.shape), "pass the class of each image")
+        refuse("labels", f"have shape ({len(pixels)},), one per image", tuple(index.shape), "pass one class per image")
     return Images(pixels, torch.as_tensor(index), tuple(map(str, classes)))
 
 
@@ -224,8 +224,8 @@ def _keep(path: Path, pixels: Tensor) -> None:
             aside.write_bytes(save({"pixels": pixels}))
     except OSError as error:
         warnings.warn(
-            f"{path.parent} cannot be written ({error}), and pictures are decoded anew each time: set MESASCOPE_CACHE "
-            "to a folder that can.",
+            f"{path.parent} cannot be written ({error}), so pictures are decoded each time: set MESASCOPE_CACHE to a "
+            "writable folder.",
             stacklevel=2,
         )
 
@@ -271,8 +271,8 @@ def _side(paths: list[Path], looks: list[_Look]) -> int:
         if look != looks[0] or look.width != look.height:
             other = f"{paths[0]} is {looks[0]} and " if look != looks[0] else ""
             raise ArgumentError(
-                f"size must be given unless pictures are square and of one kind, but {other}{path} is {look}: pass "
-                "size=84, say."
+                f"size must be given unless pictures are square and of one size and kind, but {other}{path} is {look}: "
+                "pass size=84, say."
             )
     return looks[0].width
 

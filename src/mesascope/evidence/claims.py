@@ -73,7 +73,9 @@ class Bound:
         for end in (self.low, self.high):
             require_instance("a bound", end, float | int, "pass a number")
         if not self.low < self.high or (math.isinf(self.low) and math.isinf(self.high)):
-            raise ArgumentError(f"a bound must exclude something, but is [{self.low}, {self.high}]: set low or high.")
+            raise ArgumentError(
+                f"a bound must have low < high and a finite end, but is [{self.low}, {self.high}]: change low or high."
+            )
 
     def __str__(self) -> str:
         if math.isinf(self.low):
@@ -90,17 +92,17 @@ class Bound:
 
 
 def two_sided(margin: float, around: float = 1.0, by: Literal["us", "paper"] = "us") -> Bound:
-    """Bound: within ``margin`` of ``around``."""
+    """Bound from ``around - margin`` to ``around + margin``."""
     return Bound(around - margin, around + margin, by)
 
 
 def below(high: float, by: Literal["us", "paper"] = "us") -> Bound:
-    """Bound: less than ``high``."""
+    """Upper bound ``high``."""
     return Bound(high=high, by=by)
 
 
 def above(low: float, by: Literal["us", "paper"] = "us") -> Bound:
-    """Bound: greater than ``low``."""
+    """Lower bound ``low``."""
     return Bound(low=low, by=by)
 
 
@@ -126,8 +128,8 @@ class Claim:
         premises: ids of claims that must hold; otherwise this claim is undecided. If None, the premises of the study; a
             claim about algorithms then has none.
         reported: the paper's value.
-        about: ``algorithms`` for claims that involve no trained network, otherwise ``training``. If networks are hardly
-            trained, only claims about algorithms may hold.
+        about: ``algorithms`` for claims that involve no trained network, otherwise ``training``. After hardly any
+            training, no claim about training may hold: give it a premise.
         statistic: function of the samples, for ``bootstrap``. If it has an argument ``axis``, `scipy.stats.bootstrap`
             calls it once for all resamples, which is faster.
         exact_because: the reason why ``exact`` numbers have no error.
@@ -169,12 +171,12 @@ class Claim:
             require_instance("premises", self.premises, tuple, "pass ids in parentheses, such as ('converged',)")
         if not self.measures:
             if not isinstance(self.reading, Reading):
-                raise ArgumentError(f"claim {self.id} must say what its function reads: set measures.")
+                raise ArgumentError(f"claim {self.id} must describe what its reading measures: set measures.")
             object.__setattr__(self, "measures", str(self.reading))
         if (self.quantifier == "bootstrap") != (self.statistic is not None):
             raise ArgumentError(f"claim {self.id} must have a statistic if and only if it is bootstrapped: correct it.")
         if (self.quantifier == "exact") != bool(self.exact_because):
-            raise ArgumentError(f"claim {self.id} must say why it is exact if and only if it is: set exact_because.")
+            raise ArgumentError(f"claim {self.id} must set exact_because if and only if it is exact: correct it.")
 
     def completed(
         self, quantifier: Quantifier = "every", at_least: int = 5, premises: tuple[str, ...] = (),

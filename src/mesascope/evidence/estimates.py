@@ -16,7 +16,7 @@ from mesascope.evidence.tables import Table, Tabular
 
 
 class Arrays(Tabular, Mapping[str, np.ndarray]):
-    """Arrays by name, with named axes.
+    """Arrays by name; keywords name the axes of each array, such as ``loss="seed step"``.
 
     >>> read = Arrays({"eta": np.array([5.9, 6.0])}, eta="seed")
     >>> read.table()
@@ -30,7 +30,7 @@ class Arrays(Tabular, Mapping[str, np.ndarray]):
         self.axes = {name: tuple(axes.get(name, "").split()) for name in self._arrays}
         for name, array in self._arrays.items():
             if array.dtype.kind == "O":
-                raise ArgumentError(f"{name} must be of plain numbers, but is of objects: keep errors as Estimates.")
+                raise ArgumentError(f"{name} must hold plain numbers, but holds objects: keep errors as Estimates.")
             if len(self.axes[name]) != array.ndim:
                 raise ArgumentError(
                     f"{name} must have a name for each axis, but has shape {array.shape} and axes {self.axes[name]}: "
@@ -83,7 +83,7 @@ class Estimates(Tabular):
     Args:
         names: name of each column; columns with the same name are replicates, in order.
         mean: ``(columns,)``, or ``(cases, columns)``.
-        covariance: ``(columns, columns)``, or ``(cases, columns, columns)``.
+        covariance: of the means: ``(columns, columns)``, or ``(cases, columns, columns)``.
         n: number of tasks per mean.
         cases: variables that distinguish the cases, each ``(cases,)``.
 
@@ -112,7 +112,7 @@ class Estimates(Tabular):
         arrays = [unmasked(one).astype(np.float64) for replicates in tasks.values() for one in replicates]
         shapes = {array.shape for array in arrays}
         if [*map(len, shapes)] != [1]:
-            refuse("tasks", "hold arrays of one shape (n,), a number a task", sorted(shapes), "measure the same tasks")
+            refuse("tasks", "hold arrays of one shape (n,), one number per task", sorted(shapes), "use the same tasks")
         columns = np.stack(arrays)
         n = columns.shape[1]
         with np.errstate(invalid="ignore", over="ignore"):
@@ -133,7 +133,7 @@ class Estimates(Tabular):
         return self._values[columns].view(Numbers)
 
     def ratio(self, above: str, below: str, quantity: str = "mse") -> np.ndarray:
-        """``quantity`` of ``above`` divided by that of ``below``, by replicate; a single replicate is broadcast."""
+        """Ratio ``above`` / ``below`` of ``quantity``, by replicate (one is broadcast); raises if a divisor is 0."""
         divisor = self[quantity, below]
         if not all(number.nominal_value for number in divisor.flat):
             raise ArgumentError(
@@ -238,6 +238,6 @@ def _require_covariance(covariance: np.ndarray) -> None:
     least = float(np.linalg.eigvalsh(covariance)[0])
     if np.abs(covariance - covariance.T).max() > rounding or least < -rounding * len(covariance):
         raise NumericalError(
-            "covariance must be symmetric with no negative variance in any direction, but is not (least eigenvalue "
+            "covariance must be symmetric and positive semidefinite, but is not (smallest eigenvalue "
             f"{least:.2g}): pass the covariance of the means."
         )

@@ -143,7 +143,7 @@ def least_replicates(claim: Claim) -> int:
 
 
 def _decide(claim: Claim, preset: str, read: tuple[_Samples, ...]) -> tuple[str, _Interval, str, float]:
-    """Verdict, worst interval, a phrase on how many intervals there are, and p-value.
+    """Verdict, worst interval, a phrase with the number of intervals, and p-value.
 
     The claim holds if every interval lies inside the bound. If a case is truly outside, its own interval lies inside
     with a probability of at most 1 %, however many other cases there are. The claim fails by Simes' rule: of m
@@ -155,7 +155,7 @@ def _decide(claim: Claim, preset: str, read: tuple[_Samples, ...]) -> tuple[str,
     if count < least_replicates(claim):
         raise _Undecided(f"it needs {least_replicates(claim)} {claim.over}, and has {count}")
     for sample in read:
-        for what, numbers in (("numbers", sample.values), ("errors of measurement", sample.errors)):
+        for what, numbers in (("numbers", sample.values), ("standard errors", sample.errors)):
             if wrong := int((~np.isfinite(numbers)).sum()):
                 raise _Undecided(f"{wrong} of {numbers.size} {what} {'is' if wrong == 1 else 'are'} not finite")
 
@@ -246,7 +246,7 @@ def _every(claim: Claim, read: tuple[_Samples, ...]) -> _Intervals:
 
     (samples,) = read
     if not (samples.errors > 0).all():
-        raise _Undecided("its numbers have no standard errors, which every needs: set quantifier='median', say")
+        raise _Undecided("its numbers have no standard errors, and 'every' needs them: set quantifier='median', say")
     pairs = list(zip(samples.values.ravel(), samples.errors.ravel(), strict=True))
 
     def at(outside: float) -> list[_Interval]:
@@ -329,14 +329,14 @@ def _bootstrap(claim: Claim, read: tuple[_Samples, ...]) -> _Intervals:
         rng=np.random.default_rng(0),
     )).bootstrap_distribution  # fmt: skip
     if not (math.isfinite(value) and np.isfinite(drawn).all()):
-        raise _Undecided("its statistic is not finite on some samples drawn anew")
+        raise _Undecided("its statistic is not finite on some resamples")
 
     def at(outside: float) -> list[_Interval]:
         tail = outside / 2
         least, most = map(float, np.quantile(drawn, [tail, 1 - tail]))
         if not least <= value <= most:
             raise _Undecided(
-                "its statistic is of other values on samples drawn anew, as if it paired independent samples"
+                "its statistic lies outside the interval of its resamples, as if it paired independent samples"
             )
         wider = float(t.isf(tail, count - 1) / norm.isf(tail)) * math.sqrt(count / (count - 1))
         low, high = value + wider * (least - value), value + wider * (most - value)
@@ -350,7 +350,7 @@ def _bootstrap(claim: Claim, read: tuple[_Samples, ...]) -> _Intervals:
 
 def _exact(claim: Claim, read: tuple[_Samples, ...]) -> _Intervals:
     if read[0].errors.any():
-        raise _Undecided("its numbers carry errors of measurement, and exact takes none")
+        raise _Undecided("its numbers have standard errors, and 'exact' takes none")
     return lambda outside: [_Interval(value, value, value) for value in read[0].values.ravel()]
 
 

@@ -36,13 +36,13 @@ class ClaimRecord(TypedDict):
     n: Annotated[_Count, _is("Number of replicates")]
     at_least: Annotated[_Count, _is("Number of replicates that the claim requires for a verdict")]
     premises: Annotated[list[str], _is("Ids of claims that must hold, otherwise this claim is undecided")]
-    value: Annotated[float | None, _is("Estimate; of several replicates or cases, the worst; null if there is none")]
+    value: Annotated[float | None, _is("Estimate; the worst of several replicates or cases; null if there is none")]
     low: Annotated[float | None, _is("Lower end of the interval; null if infinite, or if there is none")]
     high: Annotated[float | None, _is("Upper end of the interval; null if infinite, or if there is none")]
     bound: Annotated[str, _is("Bound as text")]
     bound_low: Annotated[float | None, _is("Lower end of the bound; null if there is none")]
     bound_high: Annotated[float | None, _is("Upper end of the bound; null if there is none")]
-    bound_by: Annotated[Literal["us", "paper"], _is("Setter of the bound")]
+    bound_by: Annotated[Literal["us", "paper"], _is("Origin of the bound")]
     reported: Annotated[str | None, _is("Value from the paper, with its origin")]
     p: NotRequired[
         Annotated[
@@ -50,9 +50,9 @@ class ClaimRecord(TypedDict):
             _is("Smallest error rate that still decides the claim; 1 if undecided, null if nothing is tested"),
         ]
     ]
-    former: NotRequired[Annotated[str, _is("Bound or verdict before the claim changed with its result known")]]
+    former: NotRequired[Annotated[str, _is("Bound, label or verdict before a change made after the result was known")]]
     unlike: NotRequired[
-        Annotated[str, _is("Settings of the source that the run departs from; with them, a failure is no refutation")]
+        Annotated[str, _is("Settings of the source from which the run departs; a failure then does not refute it")]
     ]
     verdict: Annotated[
         Literal["holds", "fails", "undecided"],

@@ -111,7 +111,7 @@ class Tabular(ABC):
         """Return the numbers as rows of a table."""
 
     def to_dict(self) -> dict[str, Any]:
-        """All fields as plain Python numbers, texts, lists and dicts."""
+        """All fields as plain Python numbers, strings, lists and dicts."""
         return _plain(self) if dataclasses.is_dataclass(self) else self.table().to_dict()
 
     def to_pandas(self) -> Any:
@@ -127,7 +127,7 @@ class Tabular(ABC):
 
 
 def _plain(value: Any) -> Any:
-    """Convert arrays and containers to plain numbers, texts, lists and dicts; other objects become their repr."""
+    """Convert arrays and containers to plain numbers, strings, lists and dicts; other objects become their repr."""
     if hasattr(value, "tolist"):
         return value.tolist()
     if value is None or isinstance(value, bool | int | float | str):

@@ -64,7 +64,7 @@ def measured_text(record: Mapping[str, Any]) -> str:
 
 
 def sample_text(record: Mapping[str, Any], size: float) -> str:
-    """A sample of this size in place of the record's ``n``: more evaluation tasks for each replicate, or replicates."""
+    """Phrase for a sample of ``size`` in place of ``n``: evaluation tasks for ``every``, otherwise replicates."""
     if record["quantifier"] == "every":
         return f"{round(size / record['n'], 1):g} times as many evaluation tasks"
     return f"about {math.ceil(size)} {record['over']}"
@@ -73,7 +73,7 @@ def sample_text(record: Mapping[str, Any], size: float) -> str:
 def controlled(records: Sequence[Mapping[str, Any]]) -> Verdicts:
     """Records whose verdicts have a false discovery rate of at most 1 %, by the rule of Benjamini and Hochberg.
 
-    The rule applies to claims with a p-value. A claim that is decided alone, but not by the rule, becomes undecided.
+    The rule (1995) applies to claims with a p-value. A claim decided by itself, but not by the rule, becomes undecided.
     """
     errors = sorted(error for record in records if (error := record.get("p")) is not None)
     most = max((error for rank, error in enumerate(errors, 1) if error <= RATE * rank / len(errors)), default=0.0)

@@ -15,11 +15,11 @@ if TYPE_CHECKING:  # the page begins before torch is imported
 
 # Title, range, step and help text of each slider.
 SLIDERS = {
-    "scale": ("Input scale", 0.1, 4.0, 0.05, "Scale of the inputs over that of training; draws the task anew."),
+    "scale": ("Input scale", 0.1, 4.0, 0.05, "Scale of the inputs relative to training; draws the task anew."),
     "noise": ("Noise", 0.0, 1.0, 0.02, "Standard deviation of the noise on the context's labels; draws the task anew."),
     "pairs": ("Pairs", 1, MOST_PAIRS, 1, "Number of pairs (x, y) in the context; draws the task anew."),
     "depth": ("Steps and depth", 1, 10, 1, "Steps of each descent, and applications of the network's layer."),
-    "eta": ("Step size eta", 0.0, 12.0, 0.01, "Step size of each descent; it begins at the best one for training."),
+    "eta": ("Step size eta", 0.0, 12.0, 0.01, "Step size of each descent; initially that of the network's algorithm."),
     "gamma": ("Gamma", 0.0, 0.5, 0.001, "Strength with which GD++ shrinks the inputs after each step."),
     "free": ("Parameter", 0.0, 1.0, 0.01, "First parameter of the chosen learner that has no other slider."),
 }  # fmt: skip

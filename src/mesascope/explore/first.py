@@ -24,7 +24,7 @@ SECTIONS = (
      ("break",), ("parting_left", "parting_right", "parting_broken"), "halves"),
     ("inside", "Inside",
      "Weights of the network beside those of a network constructed to run the algorithm at the sliders' step sizes, "
-     "the factor with which predictions take up each direction of the inputs, and the attention of softmax layers.",
+     "the spectral filter h of predictions x_q' h(X'X / n) X'y / n, and the attention of the first softmax layer.",
      (), ("inside_trained_kq", "inside_built_kq", "inside_trained_pv", "inside_built_pv", "inside_spectrum",
           "inside_attention"), "quarters"),
     ("sequences", "Sequences",
@@ -37,7 +37,7 @@ SECTIONS = (
      ("run", "claim", "stage", "first", "second", "metric", "read"),
      ("runs_table", "runs_curves", "runs_claims", "runs_shown", "runs_arrays"), "halves"),
 )  # fmt: skip
-NOTE = "Every change of a setting measures the panels in view anew."
+NOTE = "After each change of a setting, the panels in view are measured again."
 CONTROLS = ("subject", "chosen", *SLIDERS, "again")
 
 

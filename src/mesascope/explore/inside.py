@@ -44,7 +44,7 @@ class Inside:
         setup.listen(self.begin)
 
     def _spectrum(self) -> Any:
-        found = plot("Spectral filter", "eigenvalue of X'X / n", "factor on its direction", height=300)
+        found = plot("Spectral filter", "eigenvalue of X'X / n", "filter h", height=300)
         items = {}
         for role, source in self.filters.items():
             items[role] = curve(found, "x", "y", source, role, 7)
@@ -102,7 +102,7 @@ class Inside:
 
 NOTE = (
     "Products of the first layer; heads are drawn side by side, rows and columns are the inputs and then the label. "
-    "Those of linear layers are scaled so that W_KQ has a mean diagonal of 1 on the inputs."
+    "Products of linear layers are scaled so that W_KQ has a mean diagonal of 1 on the inputs."
 )
 
 

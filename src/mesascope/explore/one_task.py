@@ -20,7 +20,7 @@ _DRAWN = ("scale", "noise", "pairs")
 
 
 class OneTask:
-    """Panel of one task. Dragging a point sideways moves its input along the query's direction, up or down its label.
+    """Panel of one task: horizontal drags move a point along the query's direction, vertical drags change its label.
 
     Args:
         drawing: Bokeh's objects of the panel; points that they already show keep their positions.

@@ -27,7 +27,6 @@ SIGNS = {True: COLOURS["trained"], False: COLOURS["gd"]}
 
 
 def style() -> str:
-    """Style sheet of a widget."""
     return asset("widgets.css")
 
 
@@ -91,7 +90,7 @@ def words(text: str, kind: str = "", *, html: bool = False, **options: Any) -> D
     return Div(text=inner, stylesheets=[style()], css_classes=classes, sizing_mode="stretch_width", **options)
 
 
-def sentence(error: Exception, rule: str = _ANSWERS, remedy: str = "mend it") -> str:
+def sentence(error: Exception, rule: str = _ANSWERS, remedy: str = "correct it") -> str:
     """Error message for the page; ``rule`` and ``remedy`` complete errors of other packages."""
     return str(error) if isinstance(error, MesascopeError) else f"{rule}, but raised {raised(error)}: {remedy}."
 

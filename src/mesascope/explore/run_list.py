@@ -140,7 +140,7 @@ class RunList:
         helps = {
             "run": "The run whose claims are listed.", "claim": "The claim whose figure is shown.",
             "stage": "The arrays of the run that are shown.", "first": "A training, in blue.",
-            "second": "A training, in orange.", "metric": "The logged number of both.",
+            "second": "A training, in orange.", "metric": "The logged metric to plot.",
         }  # fmt: skip
         menus = {f"control_{name}": helped(self.menus[name], text) for name, text in helps.items()}
         again = {"control_read": helped(self.again, "Lists new runs.")}

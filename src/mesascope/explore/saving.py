@@ -30,7 +30,7 @@ NOTE = "This page was saved: its points and sliders work without a server; the p
 
 
 def save(own: Mapping[str, Subject], path: Path) -> Path:
-    """Write the page.
+    """Write the page, and return its path.
 
     Raises:
         ArgumentError: a learner cannot run in a browser, or the file cannot be written.
@@ -43,7 +43,6 @@ def save(own: Mapping[str, Subject], path: Path) -> Path:
 
 
 def page(found: Mapping[str, Subject]) -> str:
-    """HTML of the page."""
     doc, setup = Document(), Setup(found)
     payload = payload_of.payload(setup)
     setup.choose(next(iter(found)))

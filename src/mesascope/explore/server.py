@@ -128,7 +128,7 @@ def _require_free(host: str, port: int) -> None:
                 remedy = "pass another, or leave it out for a free one"
                 raise ArgumentError(f"--port must be free, but {port} is in use: {remedy}.") from None
             if error.errno == errno.EACCES:
-                raise ArgumentError(f"--port must be yours to open, but {port} is not: pass one above 1023.") from None
+                raise ArgumentError(f"--port must be permitted, but {port} is not: pass one above 1023.") from None
             raise ArgumentError(
                 f"--host must be an address of this machine, but is {host!r} ({error.strerror}): leave it out."
             ) from None

@@ -73,7 +73,6 @@ class Subject:
 
     @property
     def algorithm_title(self) -> str:
-        """Name of the algorithm."""
         return "GD++" if self.has_gamma else "centred descent" if self.is_centred else "gradient descent"
 
 

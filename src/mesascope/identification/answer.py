@@ -61,7 +61,7 @@ class Answer(Tabular):
             raise ArgumentError(f"record must be that of {cls._kind}, but is not ({error}): restore it.") from None
 
     def to_dict(self) -> dict[str, Any]:
-        """All fields as plain Python numbers, texts, lists and dicts, with the verdict in words."""
+        """All fields as plain Python numbers, strings, lists and dicts, with the verdict in words."""
         return super().to_dict() | {"verdict": self.verdict}
 
     def save(self, folder: str | Path, settings: Mapping[str, Any] | None = None) -> Run:
@@ -108,7 +108,7 @@ class Identification(Answer):
         rows: candidates with their best-fitting parameters: first named, then undecided, then ruled out; the nearest
             first in each group.
         shares: nearest member of each family of algorithms, the nearest family first.
-        mixture: nearest mixture of these members; None if no member answers all tasks.
+        mixture: nearest mixture of these members, without scikit-learn's; None if none answers all tasks.
         noise: variance of the learner's answers between calls and from rounding, over the variance of its predictions,
             by condition. It is subtracted from all differences.
         pairs: number of pairs in a context, by condition.
@@ -168,11 +168,11 @@ class Identification(Answer):
         found = self.standing
         if found.names:
             first, *others = found.names
-            also = f"; so {'do' if len(others) > 1 else 'does'} {_all(others)}" if others else ""
+            also = f" (equally: {_all(others)})" if others else ""
             return f"{self.learner} {found.kind} {self._spelt(first)}{also}."
         if found.undecided:
             tasks = max(self._tasks_to_decide(name) for name in found.undecided)
-            would = f"about {tasks:,.0f} tasks a condition would" if tasks < _MOST else "more tasks would hardly"
+            would = f"about {tasks:,.0f} tasks per condition would" if tasks < _MOST else "more tasks would hardly"
             maybe = _all([*found.undecided])
             return f"{self.learner}: not measured well enough; it may equal {maybe}, and {would} decide."
         names = [row.candidate for row in self.rows]
@@ -182,9 +182,9 @@ class Identification(Answer):
 
     @property
     def departs(self) -> str:
-        """Sentence about conditions under which the learner differs from the candidate in question; may be empty.
+        """Sentence about the conditions under which the learner differs from one candidate; may be empty.
 
-        This is the first that it equals or may equal, or else the nearest member of the family that it is most like.
+        It is the first that the learner equals or may equal, otherwise the nearest member of the nearest family.
         """
         equal = [*self.names, *self.standing.undecided]
         row = self._row(equal[0] if equal else self.shares[0].candidate)
@@ -265,7 +265,7 @@ class Identification(Answer):
                 {name.replace("_", " "): value for name, value in vars(one).items() if value is not None}
                 for one in self.likenesses
             ),
-            "What changes do to predictions": Table(
+            "Effects of changes of the task": Table(
                 {"change": name, **{who: one.invariances.get(name) for who, one in self.behaviour.items()}}
                 for name in (own.invariances if own else ())
             ),
@@ -274,7 +274,7 @@ class Identification(Answer):
                  "explained by a spectral filter": one.filtered, "labels repeated": one.copies}
                 for who, one in self.behaviour.items()
             ),
-            "Controls: error over that of predicting zero": Table([dict(self.controls)] if self.controls else []),
+            "Controls: error relative to predicting zero": Table([dict(self.controls)] if self.controls else []),
             "Not measured": Table({"measure": name, "because": why} for name, why in self.unmeasured.items()),
         }  # fmt: skip
         return {title: table for title, table in told.items() if table}
@@ -293,7 +293,7 @@ class Identification(Answer):
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """All fields as plain Python numbers, texts, lists and dicts, with the verdict in words."""
+        """All fields as plain Python numbers, strings, lists and dicts, with the verdict in words."""
         return super().to_dict() | {"names": list(self.names), "sense": self.standing.kind}
 
 
@@ -316,7 +316,7 @@ def _parameters(row: Row, found: Standing) -> Mapping[str, Any]:
 
 
 def _all(names: Sequence[str]) -> str:
-    """First names of a list, and the number of the others."""
+    """Join at most `_SHOWN` names, and add the number of the others."""
     shown = ", ".join(names[:_SHOWN])
     return f"{shown} and {len(names) - _SHOWN} more" if len(names) > _SHOWN else shown
 

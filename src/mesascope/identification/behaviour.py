@@ -46,8 +46,8 @@ class Behaviour:
     """Behaviour of a learner on a family's tasks; fields are None or empty if the learner gave no answer.
 
     Args:
-        invariances: for each change of the task, squared difference from the predictions of an invariant learner.
-        superposition: squared deviation of predictions from linearity in the labels.
+        invariances: for each change of the task, squared difference from an invariant learner (see `invariances`).
+        superposition: squared deviation of predictions from linearity in the labels (see `superposition`).
         positions: share of the absolute smoother weights at each position of the context.
         ranks: the same shares with pairs sorted by distance from the query, the nearest first.
         copies: share of predictions that equal a label of the context.
@@ -139,11 +139,11 @@ def superposition(learner: Learner, tasks: Episode) -> Measurement | None:
 def spectral_filter(weights: Float[Tensor, "tasks m n"], tasks: Episode, bins: int = 12) -> tuple[Table, Measurement]:
     """Filter h of smoother weights of the form x_q^T h(C) X^T / n, with C = X^T X / n, and the R^2 of this form.
 
-    In the eigenbasis of C, s^T X equals x_q h(lambda) lambda for each eigenvector. The h of a bin is the least-squares
-    slope over all eigenvectors with lambda in the bin. One step of gradient descent has h = eta, k steps have
-    (1 - (1 - eta lambda)^k) / lambda, least squares has 1 / lambda, and ridge has 1 / (lambda + ridge / n).
+    Along an eigenvector of C, the component of s^T X is that of x_q times h(lambda) lambda. The h of a bin is the
+    least-squares slope over all eigenvectors with lambda in the bin. One step of gradient descent has h = eta, k steps
+    have (1 - (1 - eta lambda)^k) / lambda, least squares has 1 / lambda, and ridge has 1 / (lambda + ridge / n).
 
-    All is computed in float64.
+    Bins hold about equally many eigenvalues. Computation is in float64.
     """
     weights, tasks = weights.double(), tasks.to(torch.float64)
     x = tasks.context.x
@@ -171,7 +171,7 @@ def spectral_filter(weights: Float[Tensor, "tasks m n"], tasks: Episode, bins: i
 def implicit_weights(
     learner: Learner, tasks: Episode, queries: Float[Tensor, "tasks m dx"]
 ) -> tuple[Float[Tensor, "tasks dx dy"], Measurement] | None:
-    """Least-squares linear map from ``queries`` to a learner's predictions, for each task, and the R^2."""
+    """Least-squares linear map from ``queries`` to predictions, by task, and its uncentred R^2; None if unanswered."""
     targets = queries.new_zeros(*queries.shape[:-1], tasks.context.y.shape[-1])
     predicted, queries = answer(learner, Episode(tasks.context, queries, targets)), queries.double()
     if predicted is None:
@@ -337,9 +337,8 @@ def _change_phrase(own: Behaviour, tolerance: float) -> str:
     kept = [name for name, one in own.invariances.items() if _below(one, tolerance)]
     broken = {name: one.value for name, one in own.invariances.items() if not _below(one, tolerance)}
     lost = ", ".join(f"{name} ({percent_text(value)})" for name, value in broken.items())
-    parts = [f"respects {', '.join(kept)}" if kept else "", f"does not respect {lost}" if lost else ""]
-    said = "; ".join(part for part in parts if part)
-    return f"Of changes to a task it {said}." if said else ""
+    respected = f"It respects these changes of a task: {', '.join(kept)}." if kept else ""
+    return f"{respected} It does not respect these changes: {lost}.".strip() if lost else respected
 
 
 def _below(one: Measurement, bound: float) -> bool:

@@ -40,7 +40,7 @@ class Candidate:
         build: function from the free parameters (keyword arguments) to the algorithm as a learner.
         free: range of each free parameter.
         family: one of `FAMILIES`.
-        own_sizes: True if each step has its own size; the fit starts from equal sizes.
+        own_sizes: True to fit one size per step (or matrix entry), unbounded, from the best common size.
         draws: for random algorithms, ``build`` with an additional argument ``seed``.
         most_tasks: maximum number of tasks per condition for fits, at least two; None for all.
         costly: True for slow algorithms, which are compared only if the learner runs no other candidate.
@@ -75,13 +75,13 @@ class Candidate:
 def require_candidates(given: Iterable[Candidate]) -> list[Candidate]:
     """Return a list of candidates; raise if an item is not a candidate, or if two have the same name."""
     if isinstance(given, str | Candidate) or not isinstance(given, Iterable):
-        raise ArgumentTypeError(f"candidates must be a list of some, but is {shown(given)}: pass [candidate].")
+        raise ArgumentTypeError(f"candidates must be a list of candidates, but is {shown(given)}: pass [candidate].")
     found = list(given)
     for one in found:
         require_instance("a candidate", one, Candidate, "pass [Candidate(name, build, free)], say")
     if not found:
-        raise ArgumentError("candidates must hold one at least, but are none: pass some, or None for the catalogue.")
+        raise ArgumentError("candidates must hold at least one, but hold none: pass some, or None for the catalogue.")
     names = [one.name for one in found]
     if len({*names}) < len(names):
-        raise ArgumentError(f"candidates must have names of their own, but are {shown(names)}: rename some.")
+        raise ArgumentError(f"candidates must have different names, but have {shown(names)}: rename some.")
     return found

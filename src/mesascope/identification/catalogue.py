@@ -30,7 +30,7 @@ _SIZES = range(2, 6)
 FORMS = {"clipped": learners.Clipped, "label-copying": learners.LabelCopying}
 # Number of candidates to wrap, in addition to the nearest of each family.
 _NEAREST = 8
-# Minimum share of a clipping learner's answers at the ends of the labels' range, under one condition at least.
+# Minimum share of a clipping learner's answers at the ends of the labels' range, under at least one condition.
 _ENDS = 0.01
 # Rounding error in single precision, relative to the largest label.
 _ROUNDING = 1e-6
@@ -287,7 +287,7 @@ def wrapped(found: Sequence[Compared], seen: Seen) -> list[Candidate]:
     """Wrap the nearest candidates in clipping or label copying, if the learner's answers suggest it.
 
     A learner copies labels if all its answers are labels of their context. It clips if all its answers lie in the range
-    of the labels, and at least 1 % at the ends under some condition.
+    of the labels and, under some condition, at least 1 % lie at an end of this range.
     """
     nearest = sorted(found, key=lambda one: one.row.own_difference.mean.value)
     plain = [one.candidate for one in nearest if isinstance(one.own.learner, nn.Module) and not one.candidate.own_sizes]

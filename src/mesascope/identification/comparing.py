@@ -70,7 +70,7 @@ class Compared:
     Args:
         fitted: fit to all conditions; equals ``own`` if the comparison ended on the family's own tasks.
         own: fit to the family's own tasks; ``alone`` is its difference on these tasks.
-        measured: differences by condition, on held-out tasks; empty if the comparison ended earlier.
+        measured: differences by condition, on held-out tasks; empty if it ended on the family's own tasks.
     """
 
     candidate: Candidate
@@ -97,11 +97,10 @@ def compare(candidate: Candidate, seen: Seen, levels: Levels) -> Compared:
 def comparing(candidate: Candidate, seen: Seen, levels: Levels) -> Iterator[Compared]:
     """Fit a candidate to a few, then all, of the family's own tasks; then to a few, then all, tasks of all conditions.
 
-    Yields the comparison on the first few tasks; unless this rules the candidate out, also the last comparison. It ends
-    at the first look that rules the candidate out, and for a costly candidate also where it is not shown to equal the
-    learner on the family's own tasks. Differences on fitted tasks are biased low, so a candidate
-    above the bound on fitted tasks is ruled out. Half of ``levels.out`` is for the first three fits and
-    `ruled_out_by_draws`, the other half for all conditions together.
+    Yields the result of the first fit and, unless this rules the candidate out, the final result. The comparison ends
+    as soon as a fit rules the candidate out; for a costly candidate, also if it is not shown to equal the learner on
+    the family's own tasks. Fitted tasks can also rule a candidate out, as differences on them are biased low. The first
+    three fits and `ruled_out_by_draws` share half of ``levels.out``; all conditions together have the other half.
     """
     look, bound = levels._replace(out=levels.out / _LOOKS), max(levels.tolerance, EXACT)
     near: list[Fit] = []
@@ -164,7 +163,7 @@ def _most(candidate: Candidate, tasks: int) -> int:
 
 
 def _on_fitted(candidate: Candidate, fitted: Fit, tasks: Episode, seen: Seen, levels: Levels) -> Measured:
-    """Difference on the fitted tasks among the family's own."""
+    """Difference on fitted tasks, which are the family's own."""
     answered = seen.fit[OWN][: len(tasks.xq)]
     own = size(tasks, answered)
     noise = torch.full_like(own, float(seen.noise[OWN].mean()))
@@ -196,7 +195,7 @@ def _less_noise(candidate: Candidate, fitted: Fit, tasks: Episode, answered: _An
     If the learner rounds its answers, and all of them equal the rounded predictions, the upper bound is 0. The noise of
     a random candidate is subtracted twice if the learner's answers hardly vary between calls: the learner may be one
     fixed draw of this algorithm. A negative mean shows that the learner is nearer to the candidate's mean than another
-    draw. Its absolute value is then the difference.
+    draw is. The difference is then the absolute value of this mean.
     """
     seen, size, noise, resolution = answered
     predicted = answer(fitted.learner, tasks)
@@ -225,7 +224,7 @@ def ruled_out_by_draws(found: Sequence[Compared], seen: Seen, levels: Levels) ->
     """Rule out undecided random candidates by the distance of their draws from the nearest deterministic candidate.
 
     A learner that runs a random candidate is one of its draws. On average, all draws are equally far from any other
-    algorithm. So the candidate is ruled out if its draws are farther than the learner.
+    algorithm. So the candidate is ruled out if its draws are farther from this nearest one than the learner is.
     """
     fixed = [one for one in found if one.candidate.draws is None]
     if not fixed:
@@ -280,7 +279,7 @@ def _as_near(one: Compared, nearest: Compared, own: bool) -> bool:
 
 
 def paired(one: Mapping[str, Measured], other: Mapping[str, Measured]) -> Measurement | None:
-    """Paired difference of two candidates, averaged over conditions; None if ``one`` lacks a condition of ``other``.
+    """Paired difference, averaged over conditions; None if ``other`` has no condition, or one that ``one`` lacks.
 
     Conditions distort the same tasks, so errors are correlated: the standard error is the average over conditions.
     """

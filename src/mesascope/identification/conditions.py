@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from mesascope.errors import refuse
+from mesascope.errors import refuse, require_count
 from mesascope.identification.answering import joined
 from mesascope.shapes import Float, Int, Tensor
 from mesascope.streams import stream
@@ -35,8 +35,10 @@ def battery(family: Any, tasks: int, seed: int, part: str) -> dict[str, Episode]
     any context. A larger battery begins with the tasks of a smaller one, so that cached answers can be reused.
 
     Args:
+        tasks: number of tasks per condition.
         part: name of the random stream; tasks to fit and to test on have different streams.
     """
+    tasks = require_count("tasks", tasks)
     blocks = [_block(family, f"identify-{part}-{start}", seed) for start in range(0, tasks, _BLOCK)]
     if any(block.keys() != blocks[0].keys() for block in blocks):
         refuse("family", "draw contexts of one length", label(family), "fix its number of pairs")

@@ -133,7 +133,7 @@ class Course(Answer):
         return {title: table for title, table in found.items() if table}
 
     def to_dict(self) -> dict[str, Any]:
-        """All fields as plain Python numbers, texts, lists and dicts, with the verdict in words."""
+        """All fields as plain Python numbers, strings, lists and dicts, with the verdict in words."""
         return super().to_dict() | {"answers": [one.to_dict() for one in self.answers]}
 
 
@@ -152,7 +152,7 @@ def along(
         learners: learners by step, or by layer from `by_layer`.
         candidates: candidates to compare. If None, the catalogue without scikit-learn and without preconditioners that
             have more entries than there are tasks per condition.
-        budget: maximum number of predictions per learner; if None, 100 tasks per condition and part.
+        budget: maximum number of predictions per learner; if None, 100 tasks per condition to fit and 100 to test.
         seed, tolerance, level, device: see `identify`.
         name: name of the learner in the result.
         over: unit of the keys, step or layer.
@@ -166,7 +166,7 @@ def along(
     seed = require_count("seed", seed, least=0)
     require_instance("learners", learners, Mapping, "pass {step: learner}")
     if not learners:
-        raise ArgumentError("learners must hold one at least, but hold none: pass {step: learner}.")
+        raise ArgumentError("learners must hold at least one learner, but hold none: pass {step: learner}.")
     steps = sorted(require_count("a key of learners", step, least=0) for step in learners)
     size = battery(family, 1, 0, "size")
     count = _TASKS if budget is None else affordable(size, budget)

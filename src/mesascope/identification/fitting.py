@@ -281,7 +281,7 @@ def _descended(space: Any, residuals: Residuals) -> Fit:
         return _zoomed(space, function)
     costly = isinstance(space, _Single) and space.candidate.costly
     start = np.array(space.start())
-    free = isinstance(space, _Each) and len(start) <= len(function(start))  # MINPACK is faster, but needs both
+    free = isinstance(space, _Each) and len(start) <= len(function(start))  # MINPACK is faster, but needs this
     found = optimize.least_squares(
         function, start, derivatives, bounds=space.bounds, x_scale="jac", method="lm" if free else "trf",
         xtol=_COSTLY_LAST if costly else _LAST, ftol=_GAIN, gtol=1e-15,

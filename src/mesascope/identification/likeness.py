@@ -17,6 +17,7 @@ from mesascope.lenses.pairs import compare_sensitivities
 from mesascope.measurement import Measurement
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Episode, Learner
+from mesascope.tasks.calling import LearnerError
 
 # Noise of a learner's answers, by condition and task.
 Noise = Mapping[str, Float[Tensor, " tasks"]]
@@ -73,11 +74,11 @@ def likeness(
 
 
 def _sensitivity(learner: Learner, tasks: Episode) -> Tensor | None:
-    if "gradient" not in access_of(learner, tasks):
-        return None
     try:
+        if "gradient" not in access_of(learner, tasks):
+            return None
         return torch.cat([part[2] for part in access.sensitivities(learner, tasks)])
-    except NumericalError:  # the learner does not answer every task
+    except (LearnerError, NumericalError):  # the learner does not answer every task
         return None
 
 
@@ -122,4 +123,6 @@ def _pair(
             raw = squared_differences(one[name], other[name], scales[name])
             seen = difference(raw, noise[name], level)
             found.append((float(raw.mean()), max(seen.low, 0.0)))
+    if not found:  # neither answers any condition
+        return FARTHEST, FARTHEST
     return max(mean for mean, _ in found), max(low for _, low in found)

@@ -71,9 +71,9 @@ def identify(
     """Name the learning algorithm that ``learner`` runs, from its predictions. Needs *prediction*.
 
     The learner and every candidate predict on tasks of ``family`` and on distorted tasks (`CONDITIONS`). Free
-    parameters of candidates are fitted to the learner's predictions on other tasks than those of the test. Squared
-    differences of predictions are divided by the variance of the learner's predictions, and the learner's noise
-    (variance between repeated calls) is subtracted.
+    parameters of candidates are fitted to the learner's predictions on separate tasks. Squared differences of
+    predictions are divided by the variance of the learner's predictions, and the learner's noise (variance between
+    repeated calls) is subtracted.
 
     A candidate is named if the upper confidence bounds of its differences lie below a threshold under all conditions.
     The threshold is 1e-6, for rounding (the learner *runs* the candidate), or else ``tolerance`` (the learner
@@ -212,7 +212,7 @@ def _nearest(
 ) -> list[Candidate]:
     """The ``most`` nearest members of each family in the first comparison, and candidates that it ruled out.
 
-    Members that equal the learner stay in the order of the catalogue.
+    Members that equal the learner stay in the order of ``chosen``.
     """
     families: dict[str, list[str]] = {}
     for one in sorted(chosen, key=lambda one: max(looks[one.name].row.own_difference.mean.value, EXACT)):
@@ -246,7 +246,7 @@ def _watch(
         )
     alike = likeness(placed_, nearest, own, own.context.x.roll(1, 0))
     if all(one.sensitivity_cosine is None for one in alike):
-        unmeasured["sensitivities"] = "torch cannot differentiate the learner everywhere"
+        unmeasured["sensitivities"] = "torch cannot differentiate the learner or the candidates"
     if not own.yq.any():
         unmeasured["controls"] = "the right answers are all 0"
     return _Watched(
@@ -275,7 +275,7 @@ def affordable(size: Mapping[str, Episode], budget: int | None, watched: int = 0
     spent = _tried(size) + watched
     tasks = (budget - spent) // queries(size)
     if tasks < LEAST:
-        refuse("budget", f"leave {LEAST} tasks a condition", budget, f"pass {LEAST * queries(size) + spent} or more")
+        refuse("budget", f"leave {LEAST} tasks per condition", budget, f"pass {LEAST * queries(size) + spent} or more")
     return tasks
 
 

@@ -24,7 +24,7 @@ _FAR = FARTHEST**0.5
 
 
 class Fit(NamedTuple):
-    """Best fit of a candidate to a learner, with its loss."""
+    """Fitted parameters of a candidate, the learner built from them, and the loss."""
 
     parameters: dict[str, Any]
     learner: Learner
@@ -120,7 +120,7 @@ class Residuals:
         return torch.cat(rows, 1)
 
     def fit(self, parameters: Mapping[str, Any], learner: Learner) -> Fit:
-        """Make a `Fit`; the loss is the squared residuals, averaged over tasks and summed over conditions."""
+        """Make a `Fit`; the loss is the mean squared residual of a condition, summed over conditions."""
         return Fit({**parameters}, learner, self(learner).square().sum().item())
 
 

@@ -39,7 +39,7 @@ class Seen:
         fit, test: predictions ``(tasks, m, dy)`` by condition.
         tasks: the answered tasks.
         size: variance of predictions, by condition and test task, as in `sizes`.
-        noise: variance between calls divided by ``size``, by condition and test task.
+        noise: variance between calls and of rounding to ``resolution``, divided by ``size``; at most 1.
         missed: description of missing answers, by condition.
     """
 
@@ -55,7 +55,7 @@ class Seen:
         few = {name: one.part(0, LEAST) for name, one in again.items()}
         asking = iter(tracked((own["fit"], own["test"], few), "rounds of questions"))
         fitting = answers(learner, next(asking), partly=True)
-        self._require_answers(learner, fitting)  # before further calls, which may cost money
+        _require_answers(learner, fitting)  # before further calls, which may cost money
         first, second = (answers(learner, part, partly=True) for part in asking)
         repeated = all(
             torch.allclose(one, first[name][: len(one)], rtol=0, atol=0, equal_nan=True) for name, one in second.items()
@@ -69,12 +69,12 @@ class Seen:
         self.resolution: float = getattr(learner, "resolution", 0.0)
         for name in own["test"]:
             if not all(name in one for one in (fitting, first, second)):
-                self.missed[name] = "the learner does not answer its contexts"
+                self.missed[name] = "the learner does not answer these contexts"
                 continue
             fit, test = bounded(fitting[name]), bounded(first[name], second[name])
             kept, all_ = int(fit.sum() + test.sum()), len(fit) + len(test)
             if kept < all_:
-                self.missed[name] = f"{kept} of {all_} tasks were answered by numbers"
+                self.missed[name] = f"{kept} of {all_} tasks were answered with numbers"
             if min(fit.sum(), test.sum()) < LEAST:
                 continue
             for part, mask in (("fit", fit), ("test", test)):
@@ -83,24 +83,25 @@ class Seen:
             differing = (first[name] - second[name])[test].square().mean((-2, -1)) / 2
             self.noise[name] = differing + self.resolution**2 / 12
         if OWN not in self.test:
-            self._require_answers(learner, {})
+            _require_answers(learner, first, second)
         self.size = sizes(self.tasks["test"], self.test)
         # Limit the noise to at most 1, relative to the variance of predictions.
         self.noise = {name: one / torch.maximum(one, self.size[name]) for name, one in self.noise.items()}
 
-    def _require_answers(self, learner: Learner, given: Answers) -> None:
-        """Raise if fewer than `LEAST` of the family's own tasks have finite answers."""
-        found = int(bounded(given[OWN]).sum()) if OWN in given else 0
-        if found >= LEAST:
-            return
-        counts = learner.table()[0] if isinstance(learner, TextLearner) else {}
-        why = ", ".join(f"{count} {reason}" for reason, count in counts.items() if reason in REASONS and count)
-        read = f": of {counts['asked']} answers {counts['read']} were numbers ({why})" if counts else ""
-        other = "choose another format" if counts else "mend it, choose another family,"
-        raise ArgumentError(
-            f"a learner must answer {LEAST} of the family's own tasks with finite numbers below {LARGEST:g}, but "
-            f"{label(learner)} answers {found}{read}: {other} or a larger budget."
-        )
+
+def _require_answers(learner: Learner, *given: Answers) -> None:
+    """Raise if fewer than `LEAST` of the family's own tasks have finite answers."""
+    found = int(bounded(*(one[OWN] for one in given)).sum()) if all(OWN in one for one in given) else 0
+    if found >= LEAST:
+        return
+    counts = learner.table()[0] if isinstance(learner, TextLearner) else {}
+    why = ", ".join(f"{count} {reason}" for reason, count in counts.items() if reason in REASONS and count)
+    read = f": of {counts['asked']} answers {counts['read']} were numbers ({why})" if counts else ""
+    other = "choose another format" if counts else "mend it, choose another family,"
+    raise ArgumentError(
+        f"a learner must answer {LEAST} of the family's own tasks with finite numbers below {LARGEST:g}, but "
+        f"{label(learner)} answers {found}{read}: {other} or a larger budget."
+    )
 
 
 def _continued(learner: Learner, few: Mapping[str, Tensor], tasks: Mapping[str, Episode]) -> dict[str, Tensor]:

@@ -57,11 +57,11 @@ class Row:
     Args:
         family: family of algorithms of the candidate.
         parameters: parameters fitted to all conditions; ``own_parameters`` are fitted to the family's own tasks alone.
-        differences: by condition, E |f - a|^2 over the variance of predictions, minus the noise of both, on held-out
-            tasks; ``own_difference`` is the difference with ``own_parameters``. If a random candidate is ruled out by
-            its draws, both are instead the distance of a draw minus that of the learner from the nearest algorithm.
+        differences: by condition, E |f - a|^2 of learner f and candidate a over the variance of predictions, minus the
+            noise of both, on held-out tasks; ``own_difference`` is that with ``own_parameters``. If its draws rule a
+            random candidate out, both are a draw's minus the learner's distance from the nearest deterministic one.
         screened: True if the comparison ended before the fit to all tasks or the test under all conditions. The
-            candidate is then ruled out, or costly and not equal on the family's own tasks.
+            candidate is then ruled out, or costly and not shown to equal the learner on the family's own tasks.
     """
 
     candidate: str

@@ -66,7 +66,7 @@ class Reading:
 
     def __post_init__(self) -> None:
         if self.delimiter == "":
-            refuse("delimiter", "have at least one character", self.delimiter, "pass None for a document a file")
+            refuse("delimiter", "have at least one character", self.delimiter, "pass None for one document per file")
         if self.delimiter is not None:
             object.__setattr__(self, "delimiter", self.delimiter.replace("\r\n", "\n").replace("\r", "\n"))
 
@@ -76,7 +76,7 @@ def files_of(paths: Sequence[str | Path]) -> list[Path]:
 
     A folder may contain plain text (.txt, .py, .md, ...), JSON Lines (.jsonl, .ndjson) and tables (.parquet, .arrow).
     Caches of Hugging Face's datasets are skipped. Text and JSON Lines may be compressed with gzip or Zstandard. A path
-    may also be that of one file: plain text with any name, or JSON Lines named .json, which folders skip.
+    may also name one file: plain text with any name, or JSON Lines named .json, which folders skip.
 
     Raises:
         ArgumentError: ``paths`` is one path, a path does not exist, or a folder contains no such files.
@@ -158,7 +158,7 @@ def _lines(path: Path, reading: Reading, newline: str | None, most: int = -1) ->
             if start.startswith(_WIDE):
                 raise ArgumentError(f"{path} must be text in UTF-8, but is in UTF-16: save it as UTF-8.")
             if b"\0" in start:
-                raise ArgumentError(f"{path} must be text in UTF-8, but has bytes of 0: unpack it, or leave it out.")
+                raise ArgumentError(f"{path} must be text in UTF-8, but has zero bytes: unpack it, or leave it out.")
             text = io.TextIOWrapper(file, "utf-8-sig", _KEPT_BYTES, newline)
             while line := text.readline(most):
                 number += ended
@@ -166,11 +166,11 @@ def _lines(path: Path, reading: Reading, newline: str | None, most: int = -1) ->
                 try:
                     yield number, line if line.isascii() else line.encode(errors=_KEPT_BYTES).decode()
                 except UnicodeDecodeError as error:
-                    reading.report(Problem(path, number, f"no UTF-8 ({error.reason} at byte {error.start})"))
+                    reading.report(Problem(path, number, f"not UTF-8 ({error.reason} at byte {error.start})"))
         except (EOFError, OSError, zlib.error) as error:
             if getattr(error, "errno", None) or not _is_packed(path):  # not damaged data
                 raise
-            what = f"no whole {_PACKED[path.suffix.lower()]} file ({one_line(error)})"
+            what = f"not a whole {_PACKED[path.suffix.lower()]} file ({one_line(error)})"
             reading.report(Problem(path, number + 1, what))
 
 
@@ -216,7 +216,7 @@ def _of_rows(path: Path, reading: Reading) -> Iterator[Piece]:
             row = json.loads(line)
         except (ValueError, RecursionError) as error:  # ValueError: also integers with thousands of digits
             why = "nested too deeply" if isinstance(error, RecursionError) else getattr(error, "msg", str(error))
-            reading.report(Problem(path, number, f"no JSON ({why})"))
+            reading.report(Problem(path, number, f"not JSON ({why})"))
             continue
         yield from _of_row(row if isinstance(row, dict) else {}, path, number, reading)
 
@@ -244,7 +244,7 @@ def _of_table(path: Path, reading: Reading) -> Iterator[Piece]:
             try:
                 text = value.as_py()
             except UnicodeDecodeError as error:
-                reading.report(Problem(path, row, f"no UTF-8 ({error.reason} at byte {error.start})"))
+                reading.report(Problem(path, row, f"not UTF-8 ({error.reason} at byte {error.start})"))
             else:
                 yield from _of_row({reading.field: text}, path, row, reading)
 
@@ -284,5 +284,5 @@ def _of_parquet(path: Path, reading: Reading, arrow: Any) -> Iterator[tuple[int,
                 yield row, batch
                 row += len(batch)
         except (arrow.ArrowInvalid, OSError) as error:
-            reading.report(Problem(path, row, f"no whole group of rows ({one_line(error)})"))
+            reading.report(Problem(path, row, f"not a whole row group ({one_line(error)})"))
         start += file.metadata.row_group(group).num_rows

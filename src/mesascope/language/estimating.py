@@ -14,8 +14,7 @@ from mesascope.modes import guarded
 from mesascope.runs.provenance import available_device
 from mesascope.training.costs import peak_gigabytes, reset_peak_memory, steps_to_time
 
-# Target duration of the timed steps, in seconds.
-_SECONDS = 5.0
+_SECONDS = 5.0  # target duration of the timed steps
 
 
 @guarded

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from mesascope.errors import refuse, require_instance, require_package
+from mesascope.errors import ArgumentError, refuse, require_instance, require_package
 from mesascope.language.models import language_model_config
 from mesascope.language.packing import Packed, document_starts, padding_mask
 from mesascope.nets import LanguageModel, LanguageModelConfig, select_state
@@ -90,7 +90,7 @@ class StateCache(Cache):
         count = tokens.shape[-1]
         seen = torch.ones_like(tokens, dtype=torch.bool) if mask is None else mask[:, -count:]
         if self._tokens is not None and len(self._tokens) != len(tokens):
-            refuse("input_ids", f"be of {len(self._tokens)} rows, as the cache is", len(tokens), "begin another cache")
+            refuse("input_ids", f"have {len(self._tokens)} rows, like the cache", len(tokens), "begin another cache")
         if self._tokens is not None and self._mask is not None:
             tokens, seen = torch.cat([self._tokens, tokens], -1), torch.cat([self._mask, seen], -1)
         done, state = self._after
@@ -325,7 +325,7 @@ class MesascopeForCausalLM(PreTrainedModel, GenerationMixin):
         model, found = base.from_pretrained(*args, output_loading_info=True, **kwargs)
         lost = sorted({*found["missing_keys"], *(name for name, *_ in found["mismatched_keys"])})
         if lost:
-            refuse("the folder", f"hold all weights of the network, {lost[0]} among them", "others", "pass another")
+            raise ArgumentError(f"the folder must hold all weights of the network, but lacks {lost[0]}: pass another.")
         with torch.device("meta"):
             built = model.config.build_config().build()
         mark_undecayed(model.model, undecayed(built))

@@ -120,7 +120,7 @@ def inspect(model: LanguageModel, windows: Int[Tensor, "n t"], seed: int = 0) ->
         seed: seed of the random tokens of `head_scores`.
 
     Raises:
-        ArgumentError: windows have 4 tokens or fewer, or are longer than the model's learned positions.
+        ArgumentError: t is below 5, or t - 1 is above the number of the model's learned positions.
     """
     require_instance("windows", windows, Tensor)
     if windows.ndim != 2 or windows.shape[1] <= _PLACES:

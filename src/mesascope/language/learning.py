@@ -35,8 +35,7 @@ from mesascope.streams import stream
 from mesascope.training import Checkpoints, Metrics, ModuleState, ProgressBar, Training, fit, processes, result_tensors
 from mesascope.validate import Count, Whole, frozen
 
-# Name of the run's only training, and of the folder of the trained model.
-MODEL = "model"
+MODEL = "model"  # name of the run's only training, and of the folder of the trained model
 _SCALED = 8  # number of windows on which layer scales are measured
 AUTOCAST = {"none": None, "bfloat16": torch.bfloat16}
 

@@ -52,7 +52,7 @@ def token_losses(model: nn.Module, windows: Int[Tensor, "n t"], at_once: int = 8
         if not out_of_memory(error):
             raise
         remedy = "use a smaller model" if at_once == 1 else "halve it"
-        refuse("at_once", "let as many windows fit into memory", at_once, remedy)
+        refuse("at_once", "be a number of windows that fits into memory", at_once, remedy)
 
 
 def in_context_score(losses: Float[Tensor, "n predicted"]) -> Measurement:
@@ -96,7 +96,7 @@ def losses_of(model: Any, windows: Int[Tensor, "*batch t"]) -> Float[Tensor, "*b
 
 
 def recall_loss(model: Ensemble | nn.Module, tasks: Int[Tensor, "*batch two t"]) -> Float[Tensor, "*members"]:
-    """Mean cross-entropy in nats of the target tokens; one number per member of an `Ensemble`."""
+    """Mean cross-entropy in nats of the targets, marked 1 in ``tasks[..., 1, :]``; one per member of an `Ensemble`."""
     tokens, asked = _parted(tasks)
     losses, weights = losses_of(model, tokens), asked[..., 1:]
     start = 1 if isinstance(model, Ensemble) else 0
@@ -148,7 +148,7 @@ class Evaluation:
         return math.exp(self.loss.value)
 
     def __str__(self) -> str:
-        lines = [f"loss {self.loss} nats a token, perplexity {self.perplexity:.4g}, {self.loss.n} windows"]
+        lines = [f"loss {self.loss} nats per token, perplexity {self.perplexity:.4g}, {self.loss.n} windows"]
         lines.append(f"in-context score {self.score} ({SIGN})")
         lines += [f"from token {first:>5}: {own}" for first, own in self.by_token.items()]
         return "\n".join(lines)
@@ -158,7 +158,7 @@ class Evaluation:
 def evaluate(
     model: LanguageModel, tokenizer: Any, corpus: str | Path, split: str = "validation", windows: int = 256
 ) -> Evaluation:
-    """Evaluate a model on windows spread evenly over a corpus, each as long as the model's context.
+    """Evaluate a model on at most ``windows`` windows of its context length, spread evenly over a corpus.
 
     Raises:
         ArgumentError: the corpus was written with another tokenizer, or is shorter than a window.

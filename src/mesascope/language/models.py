@@ -26,7 +26,7 @@ def named_layers(line: str | Sequence[str]) -> tuple[str, ...]:
         name, times = found.groups() if found else ("", None)
         require_choice("layers", name.strip(), registered("attention"))
         if times and not int(times):
-            refuse("layers", "be there at least once", part.strip(), "leave it out, or write softmax*2, say")
+            refuse("layers", "occur at least once", part.strip(), "leave it out, or write softmax*2, say")
         names += [name.strip()] * int(times or 1)
     return tuple(names)
 
@@ -38,7 +38,7 @@ def language_model_config(
 ) -> LanguageModelConfig:  # fmt: skip
     """Config of a language model with these layers and pre-layer norms.
 
-    Layers other than softmax normalise keys, queries and head outputs: linear layers' outputs grow with the context.
+    Layers other than softmax normalise keys, queries and head outputs, as linear layers' outputs grow with the context.
 
     Args:
         vocabulary: number of tokens.
@@ -73,11 +73,11 @@ def language_model_config(
 def _check_kinds(names: tuple[str, ...], positions: str, of_others: Mapping[str, Any]) -> None:
     """Raise if a setting applies to none of the layers."""
     if positions == "rotary" and "softmax" not in names:
-        refuse("positions", "be learned or none where no layer is softmax", positions, "or have a softmax layer")
+        refuse("positions", "be learned or none where no layer is softmax", positions, "or add a softmax layer")
     if {*names} == {"softmax"}:
         for name, value in of_others.items():
             if value:
-                refuse(name, "be left out where all layers are softmax", value, "or have another layer")
+                refuse(name, "be left out where all layers are softmax", value, "or add another layer type")
 
 
 def _check_widths(names: tuple[str, ...], width: int, n_heads: int, positions: str, dpfp: int) -> None:

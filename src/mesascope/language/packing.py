@@ -85,16 +85,16 @@ def padding_mask(mask: Any, *widths: int) -> Tensor | None:
         given = tuple(mask.shape) if isinstance(mask, Tensor) else mask
         refuse("attention_mask", "have shape (batch, t)", given, "pass the tokenizer's own")
     if mask.shape[-1] not in widths:
-        rule = f"be of {' or '.join(str(width) for width in dict.fromkeys(widths))} tokens"
+        rule = f"have {' or '.join(str(width) for width in dict.fromkeys(widths))} tokens"
         refuse("attention_mask", rule, mask.shape[-1], "pass the tokenizer's own")
     real = mask.bool()
     if not torch.equal(real.to(mask.dtype), mask):
-        remedy = "pass seq_idx for the numbers of documents, or the tokenizer's own mask"
-        refuse("attention_mask", "hold 0 and 1 alone", mask[real.to(mask.dtype) != mask][0].item(), remedy)
+        remedy = "pass document numbers as seq_idx, or the tokenizer's own mask"
+        refuse("attention_mask", "hold only 0 and 1", mask[real.to(mask.dtype) != mask][0].item(), remedy)
     gaps = (real[:, 1:] & ~real[:, :-1]).sum(-1) + real[:, 0]
     if bool((gaps > 1).any()):
         row = real[gaps > 1][0].int().tolist()
-        refuse("attention_mask", "be 1 for tokens that follow one another", row, "pad on the left")
+        refuse("attention_mask", "be 1 for consecutive tokens", row, "pad on the left")
     return real
 
 
@@ -123,5 +123,5 @@ def _like(name: str, numbers: Any, real: Tensor) -> Tensor:
     """Expand one number per token to ``(batch, t)``; a single row is broadcast."""
     if not isinstance(numbers, Tensor) or numbers.shape not in (real.shape, (1, real.shape[1]), real.shape[1:]):
         given = tuple(numbers.shape) if isinstance(numbers, Tensor) else numbers
-        refuse(name, f"have shape {tuple(real.shape)}", given, "pass one number a token")
+        refuse(name, f"have shape {tuple(real.shape)}", given, "pass one number per token")
     return numbers.to(real.device).expand(real.shape)

@@ -84,8 +84,8 @@ def prepare(
         _require_text(writers, files, problems)
         _divide(writers["train"], writers["validation"], validation, index.end)
     if undivided:
-        others = f" and in {len(undivided) - 1} more" if undivided[1:] else ""
-        print(f"delimiter {reading.delimiter!r} is not in {undivided[0]}{others}: a file is one document",
+        others = f", nor in {len(undivided) - 1} more" if undivided[1:] else ""
+        print(f"delimiter {reading.delimiter!r} is not in {undivided[0]}{others}: each file is one document",
               file=sys.stderr)  # fmt: skip
     index.splits = {split: writer.record() for split, writer in writers.items()}
     index.skipped = progress.skipped_before + len(problems)
@@ -144,7 +144,7 @@ def _divide(train: ShardWriter, held: ShardWriter, validation: float, end: int) 
     tokens, documents = train.record().tokens, train.documents
     count = round(validation * tokens)
     if count < 1:
-        refuse("validation", f"be a token or more of the {tokens:,} that there are", validation, "pass a larger share")
+        refuse("validation", f"be at least one of the {tokens:,} tokens", validation, "pass a larger share")
     moved = train.take(count)
     held.write(moved)
     held.close()
@@ -188,14 +188,14 @@ def _trained_on(files: Sequence[Path], reading: Reading) -> Iterator[str]:
 def _broken(problem: Problem, problems: list[Problem], what: str) -> None:
     if what == "refuse":
         raise ArgumentError(
-            f"{problem.path} must be text that can be read, but line {problem.line} is {problem.what}: mend it, or "
+            f"{problem.path} must be readable text, but line {problem.line} is broken, {problem.what}: mend it, or "
             "skip broken lines."
         )
     problems.append(problem)
     if len(problems) <= _TOLD:
         print(f"left out: {problem}", file=sys.stderr)
     elif len(problems) == _TOLD + 1:
-        print("left out: more lines, which are only counted", file=sys.stderr)
+        print("left out: more lines (counted, not printed)", file=sys.stderr)
 
 
 def _require_text(writers: Mapping[str, ShardWriter], files: Sequence[Path], problems: Sequence[Problem]) -> None:
@@ -235,7 +235,7 @@ class PreparationCheckpoint:
         with contextlib.suppress(msgspec.DecodeError):
             kept = msgspec.json.decode((folder / PROGRESS).read_bytes(), type=Kept)
         if kept is None or kept.made_from != made_from or kept.read not in ("", _state(files, kept.file)):
-            rule = "hold no beginning of a corpus of other files or settings"
+            rule = "not hold an unfinished corpus of other files or settings"
             refuse("out", rule, str(folder), "name another folder, or remove what it holds")
         return cls(folder, files, kept)
 

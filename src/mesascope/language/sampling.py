@@ -56,7 +56,7 @@ def generate(
         prompt: beginning of the document; may be empty.
         tokens: maximum number of tokens; if None, 200, or all remaining learned positions if fewer (with a message).
         temperature: sampling temperature; 0 takes the likeliest token each time.
-        top_p: sample from the likeliest tokens whose probabilities sum to this value.
+        top_p: sample from the likeliest tokens until their probabilities sum to this value (nucleus sampling).
         chunk: prompt tokens per forward pass.
 
     Raises:
@@ -66,7 +66,7 @@ def generate(
     require_instance("model", model, LanguageModel)
     require_instance("prompt", prompt, str)
     if not is_utf8(prompt):
-        refuse("prompt", "be text", prompt, "leave out bytes that are no UTF-8")
+        refuse("prompt", "be text", prompt, "leave out bytes that are not UTF-8")
     require_count("chunk", chunk)
     count = _DRAWN if tokens is None else require_count("tokens", tokens)
     temperature = require_number("temperature", temperature, least=0)

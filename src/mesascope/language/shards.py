@@ -230,7 +230,7 @@ def open_corpus(folder: str | os.PathLike[str]) -> Corpus:
     """
     path = as_path("corpus", folder)
     if not (path / INDEX).is_file():
-        refuse("corpus", f"be a folder with {INDEX}", str(path), "write one by mesascope language prepare")
+        refuse("corpus", f"be a folder with {INDEX}", str(path), "write one with mesascope language prepare")
     try:
         index = msgspec.json.decode((path / INDEX).read_bytes(), type=Index)
     except msgspec.DecodeError as error:

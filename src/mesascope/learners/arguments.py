@@ -71,9 +71,9 @@ def step_sizes(name: str, value: Sizes, steps: int) -> nn.Parameter:
             raise TypeError
         sizes = torch.as_tensor(value, dtype=torch.float64).detach().clone()
     except (TypeError, ValueError, RuntimeError):
-        raise ArgumentTypeError(f"{name} must be a number or one a step, but is {shown(value)}: pass floats.") from None
+        raise ArgumentTypeError(f"{name} must be a number or one per step, but is {shown(value)}: pass one.") from None
     if sizes.ndim > 1 or (sizes.ndim == 1 and len(sizes) != steps):
-        refuse(name, f"be one number or {steps}, one a step", value, "match it to steps")
+        refuse(name, f"be one number or {steps}, one per step", value, "match it to steps")
     if not torch.isfinite(sizes).all():
         refuse(name, "be finite", value, "pass finite step sizes")
     return nn.Parameter(sizes)
@@ -102,7 +102,7 @@ def tensor_of(name: str, value: Matrix, axes: str, shape: tuple[int, ...] | None
     if shape is not None and tensor.shape != shape:
         refuse(name, f"have shape {shape}", tuple(tensor.shape), f"pass {name} of shape ({', '.join(axes.split())})")
     if not bool(torch.isfinite(tensor).all()):
-        refuse(name, "be finite", tensor.detach().tolist(), "replace what is not a finite number")
+        refuse(name, "be finite", tensor.detach().tolist(), "replace nan and inf")
     return tensor
 
 
@@ -110,8 +110,8 @@ def require_precision(x: Tensor) -> None:
     """Raise for dtypes in which torch cannot factorise matrices or compute distances."""
     if x.dtype not in (torch.float32, torch.float64):
         raise ArgumentTypeError(
-            f"context must be of dtype float32 or float64 for this learner, but is {x.dtype}: convert it, with "
-            ".float() say."
+            f"context must be of dtype float32 or float64 for this learner, but is {x.dtype}: convert it, "
+            "e.g. with .float()."
         )
 
 

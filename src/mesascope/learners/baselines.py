@@ -55,8 +55,7 @@ class Mean(nn.Module):
 class Averaging(nn.Module):
     """Linear regression with weights W = (1/n) sum_i y_i x_i^T: least squares if X^T X / n = I.
 
-    Equal to one gradient step from 0 with step size 1. Source: Garg et al., What can transformers learn in-context?
-    (2022).
+    One gradient step from 0 with step size 1. Source: Garg et al., What can transformers learn in-context? (2022).
     """
 
     def forward(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "*batch m dy"]:

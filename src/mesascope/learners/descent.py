@@ -62,12 +62,12 @@ class GradientDescentPlusPlus(Algorithm):
 
     def repeated(self, steps: int, damping: float = 1.0) -> GradientDescentPlusPlus:
         """Return a descent of ``steps`` equal steps, with eta and gamma (single numbers) times ``damping``."""
-        if self.eta.ndim:
-            refuse("eta", "be one number to repeat the step", self.eta.tolist(), "pass a scalar eta")
-        sizes = {"eta": damping * self.eta.item()}
-        if self.gamma is not None:
-            sizes["gamma"] = damping * self.gamma.item()
-        return type(self)(steps, **sizes, w0=self.w0, token_clip=self.token_clip)
+        sizes = {name: size for name, size in (("eta", self.eta), ("gamma", self.gamma)) if size is not None}
+        for name, size in sizes.items():
+            if size.ndim:
+                refuse(name, "be one number to repeat the step", size.tolist(), f"pass a scalar {name}")
+        equal = {name: damping * size.item() for name, size in sizes.items()}
+        return type(self)(steps, **equal, w0=self.w0, token_clip=self.token_clip)
 
     def _predictions(self, context: Context, xq: Tensor) -> list[Tensor]:
         check_inputs(context, xq)

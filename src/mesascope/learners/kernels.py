@@ -58,7 +58,7 @@ class KernelSmoother(Algorithm):
     exponential   exp(x_q . x_i / h)         softmax attention; h = sqrt(d) is usual
     ============  =========================  =======================================
 
-    Predicts 0 from an empty context. Source: von Oswald et al. (2023), appendix A.8.
+    ``bandwidth`` is h. Predicts 0 from an empty context. Source: von Oswald et al. (2023), appendix A.8.
     """
 
     def __init__(self, kernel: str = "gaussian", bandwidth: float = 1.0) -> None:
@@ -121,7 +121,7 @@ class NearestNeighbours(Algorithm):
     """The mean of the targets of the ``k`` inputs nearest to the query.
 
     Args:
-        k: number of neighbours.
+        k: number of neighbours, at most the number of pairs.
         metric: euclidean, or manhattan for sums of absolute differences.
         weights: uniform, or distance for weights 1 / |x_q - x_i|; neighbours at distance 0 then share the whole weight.
     """

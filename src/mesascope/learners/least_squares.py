@@ -54,9 +54,7 @@ def solved(
     failed = int((info != 0).sum())
     if failed:
         if not bool(torch.isfinite(gram).all()):
-            raise ArgumentError(
-                "context.x must hold finite numbers, but holds others: remove the tasks that have them."
-            )
+            raise ArgumentError("products of context.x must be finite, but some are not: remove or rescale such tasks.")
         raise NumericalError(
             f"the factorisation of a Gram matrix + ridge I must succeed, but broke down in {failed} of {info.numel()} "
             f"contexts at ridge {ridge:g}: use a larger ridge or float64."
@@ -87,7 +85,7 @@ class PrincipalComponents(Algorithm):
 class ConjugateGradients(Algorithm):
     """``steps`` steps of conjugate gradients on 1/2 sum_i |W x_i - y_i|^2 from W = 0, separately for each target.
 
-    After k steps, W is the minimum over the span of X^T y, (X^T X) X^T y, ..., (X^T X)^{k-1} X^T y. On centred data
+    After k steps, W minimises this sum over the span of X^T y, (X^T X) X^T y, ..., (X^T X)^{k-1} X^T y. On centred data
     this is partial least squares with k components; after rank(X) steps it is the minimum-norm least-squares solution.
     A task stops when its gradient is 0 up to rounding.
 

@@ -29,7 +29,7 @@ class Momentum(Algorithm):
 
     Args:
         steps: number of steps; 0 predicts 0.
-        eta, momentum: parameters.
+        eta, momentum: step size and momentum; parameters.
         nesterov: True for Nesterov's momentum.
     """
 

@@ -151,7 +151,7 @@ class Lags(Algorithm):
 class RecursiveLeastSquares(Algorithm):
     """Minimise 1/2 sum_{i<=t} forget^(t-i) |s_i - W x_{i-1}|^2 + forget^t ridge/2 |W|^2 over W, at every t.
 
-    Inputs x_i are the elements s_i, or features of the elements up to s_i.
+    Inputs x_i are the elements s_i, or features of the elements up to s_i. Predicts W x_t.
 
     Args:
         ridge: 1/lambda, greater than 0: with 0, the problems at small t are singular. The optimal value is noise^2 over
@@ -233,7 +233,7 @@ class ChebyshevLeastSquares(Algorithm):
         bound: an upper bound of the eigenvalues of every A_t.
         ridge: 1/lambda, at least 0.
 
-    Source: von Oswald et al. (2023), who approximate the inverse with six terms.
+    Source: von Oswald et al. (2023b), arXiv 2309.05858, who approximate the inverse with six terms.
     """
 
     def __init__(self, coefficients: Sequence[float], bound: float, ridge: float = 1.0) -> None:

@@ -136,8 +136,8 @@ def with_features(features: Callable[[Tensor], Tensor], context: Context, xq: Te
 class Summed(Algorithm):
     """``learner`` with step size eta n / ``pairs`` on a context of n pairs: descent on a sum over pairs, not a mean.
 
-    A linear attention layer sums over its tokens. So a layer that was trained on contexts of N pairs takes larger steps
-    on longer contexts and smaller steps on shorter contexts.
+    A linear attention layer sums over its tokens. So a layer that was trained on contexts of ``pairs`` pairs takes
+    larger steps on longer contexts and smaller steps on shorter contexts.
 
     >>> x, y = torch.ones(2, 1), torch.ones(2, 1)
     >>> from mesascope.learners import GradientDescent

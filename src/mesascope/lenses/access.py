@@ -123,11 +123,11 @@ def require_groups(
 ) -> None:
     """Raise unless groups map names to lists of learners for this lens, and ``against`` lists only such names."""
     if not isinstance(groups, Mapping) or not groups:
-        raise ArgumentTypeError(f"groups must map names to lists of learners, but is {shown(groups)}: pass some.")
+        raise ArgumentTypeError(f"groups must map names to lists of learners, but is {shown(groups)}: pass a dict.")
     for name, learners in groups.items():
         if not isinstance(learners, Sequence) or not learners:
             remedy = "pass its members()" if isinstance(learners, Ensemble) else "pass [learner]"
-            raise ArgumentTypeError(f"{name} must be a list of some learners, but is {shown(learners)}: {remedy}.")
+            raise ArgumentTypeError(f"{name} must be a non-empty list of learners, but is {shown(learners)}: {remedy}.")
         for learner in learners:
             require_access(lens, learner, tasks)
     if isinstance(against, str):
@@ -173,5 +173,5 @@ def chosen_times(times: Sequence[int] | None, sequences: Float[Tensor, "tasks t 
     for time in chosen:
         require_count("times", time)
         if time > known:
-            refuse("times", f"be at most {known}, one less than the elements", time, "draw longer sequences")
+            refuse("times", f"be at most {known}, one less than the number of elements", time, "draw longer sequences")
     return chosen

@@ -39,7 +39,7 @@ def token_sensitivity(network: HasTokens, episodes: Episode, layer: int = 1) -> 
     with torch.no_grad(), evaluating(network):
         states = network.tokens(episodes.context, episodes.xq)
         if layer >= len(states):
-            refuse("layer", f"be at most the network's depth {len(states) - 1}", layer, "name one it has")
+            refuse("layer", f"be at most the network's depth {len(states) - 1}", layer, "choose one of its layers")
         jacobian = vmap(jacrev(after))(*states[0])  # (tasks, rows, width, rows, width)
     return jacobian.square().sum((2, 4)).sqrt().mean(0)
 
@@ -63,7 +63,7 @@ def element_sensitivity(
     with torch.no_grad(), evaluating(network), without_deprecations_of_torch():
         depth = len(network.activations(sequences[:1])) - 1
         if layer > depth:
-            refuse("layer", f"be at most the network's depth {depth}", layer, "name one it has")
+            refuse("layer", f"be at most the network's depth {depth}", layer, "choose one of its layers")
         only = {"layers": layer} if "layers" in inspect.signature(network.activations).parameters else {}
         for sequence in sequences:
             jacobian = jacfwd(lambda one: network.activations(one, **only)[layer])(sequence)  # (t, width, t, d)
@@ -73,7 +73,7 @@ def element_sensitivity(
 
 @register("lens", "attention_maps", needs="points", of="predictor")
 def attention_maps(network: HookedModule, sequences: Float[Tensor, "tasks t d"]) -> Float[Tensor, "layers heads t t"]:
-    """Attention matrix A of each head, averaged over tasks: read_t = sum_i A_ti value_i. Needs *points*.
+    """Attention matrix A of each head, averaged over tasks; a head returns sum_i A_ti value_i at t. Needs *points*.
 
     Source: von Oswald (2024), sections 3.5.1 and 3.7.4.
     """

@@ -98,16 +98,16 @@ _NEEDS: dict[str, tuple[Any, str, str]] = {
     ),
     "products": (HasProducts, "a network with products() and with_products(products)", _PREDICTIONS),
     "channels": (
-        HasChannels, "a predictor of linear attention alone on tokens of channels",
+        HasChannels, "a predictor made only of linear attention on tokens of channels",
         "use probe, which needs activations only",
     ),
     "activations": (
-        HasActivations, "a predictor with activations(sequence)", "write it: one tensor (*batch, t, width) a layer",
+        HasActivations, "a predictor with activations(sequence)", "write it: a list of tensors (*batch, t, width)",
     ),
-    "points": (HookedModule, "a network whose insides have names", "build it from mesascope.nets, or use probe"),
+    "points": (HookedModule, "a network with hook points", "build it from mesascope.nets, or use probe"),
     "tokens": (HasTokens, "a network with tokens(context, xq) and tokens_from(start)", _PREDICTIONS),
     "rule": (
-        HasRule, "a learner with a rule to repeat", "pass a one-layer network, a descent learner, or write repeated()",
+        HasRule, "a learner with repeated(steps, damping)", "pass a one-layer network, a descent learner, or write it",
     ),
     "trajectory": (
         HasTrajectory, "a learner with a trajectory of predictions", "pass a network, a descent learner, or a rollout",

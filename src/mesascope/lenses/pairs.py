@@ -220,8 +220,8 @@ def compare(
         name: name of ``learner`` in the table; the name of its class or function if None.
 
     Raises:
-        ArgumentError: ``others`` is empty or contains the name of ``learner``; shapes disagree; numbers are not finite;
-            or a predictor looks ahead.
+        ArgumentError: ``others`` is empty or contains the name of ``learner``; shapes disagree; numbers of the tasks
+            are not finite; or a predictor looks ahead.
         NumericalError: a learner's predictions are not finite.
 
     >>> from mesascope.learners import GradientDescent, LeastSquares
@@ -241,7 +241,7 @@ def compare(
         require_instance("name", name, str)
     name = display_name(learner) if name is None else name
     if name in others:
-        refuse("name", "differ from the names of the others", name, "pass name='mine', say")
+        refuse("name", "differ from the names of the others", name, "pass name='mine', for example")
     drawn_tasks = sample_tasks(family, tasks, stream(seed, "compare", device=device))
     own, *given = ("gradient" in access_of(one, drawn_tasks) for one in (learner, *others.values()))
     derived = dict(zip(others, [own and one for one in given], strict=True))

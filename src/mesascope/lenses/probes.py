@@ -34,14 +34,14 @@ def probe(
 
     Each map is affine and is fitted by ridge regression on half of the sequences; errors are measured on the other
     half. Cases are ``layer`` (0 is before the first) and ``t``, the number of known elements. ``("mse", group)`` is the
-    mean squared error, and ``("before", group)`` that of the layer before at the same time, so that the errors of their
-    ratio are paired (ratios of other cases are not); for layer 0 it is the layer's own. Baselines are ``("mse",
-    "group-shuffled")``, maps fitted to the targets of other sequences, and ``("mse", "constant")``, the targets' mean.
+    mean squared error, and ``("before", group)`` that of the previous layer at the same time (for layer 0, its own).
+    Their ratio is paired; ratios between cases are not. Baselines are ``("mse", "group-shuffled")``, maps fitted to the
+    targets of other sequences, and ``("mse", "constant")``, the targets' mean.
 
     Targets: ``"next"`` is the next element. ``"preconditioned"`` is A_t^{-1} s_t with A_t = sum_{i<t} s_i s_i^T +
-    regulariser I. ``"implicit"`` is the next element, predicted by eta sum_{i<=t} s_i s_{i-1}^T x_t. The probe of
-    ``"preconditioned"`` gives x_t, and eta is fitted for each layer and time. The baseline ``("mse", "input")`` takes
-    the same step with x_t = s_t.
+    regulariser I. ``"implicit"`` is the next element, predicted by a gradient step eta sum_{i<=t} s_i s_{i-1}^T x_t:
+    x_t is the output of the probe of ``"preconditioned"``, and eta is fitted for each layer and time. The baseline
+    ``("mse", "input")`` takes the same step with x_t = s_t.
 
     Args:
         groups: networks by name, one for each replicate, all of one depth. Untrained networks serve as a control.
@@ -85,7 +85,7 @@ def _by_layer_and_time(
     depths = {len(one) for own in errors.values() for one in own}
     if len(depths) > 1:
         raise ArgumentError(
-            f"groups must be of networks of one depth, but have {sorted(depths)} sets of tokens: probe each apart."
+            f"groups must be networks of one depth, but activations have {sorted(depths)} entries: probe each depth."
         )
     depth = depths.pop()
     every = errors | {name: [one.expand(depth, -1, -1)] for name, one in fixed.items()}

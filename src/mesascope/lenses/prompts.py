@@ -39,7 +39,7 @@ def prompt_tune(
     """
     if not (eos or prefix):
         raise ArgumentTypeError(
-            f"eos or prefix must say what to learn, but are {shown(eos)} and 0: pass eos=True, say."
+            f"eos or prefix must be set, but are {shown(eos)} and 0: pass eos=True, or a length as prefix."
         )
 
     def made(generator: Any) -> Prompted:

@@ -68,8 +68,8 @@ def weights(network: HasProducts, construction: HasProducts | None = None) -> li
     others = layers if construction is None else rescaled_products(require_access("weights", construction))
     if len(layers) != len(others) or layers[0].w_kq.shape[-1] != others[0].w_kq.shape[-1]:
         raise ArgumentError(
-            f"construction must have the network's depth and width, but they have {len(others)} layers of width "
-            f"{others[0].w_kq.shape[-1]} and {len(layers)} of {layers[0].w_kq.shape[-1]}: build it for the same sizes."
+            f"construction must have the network's depth and width, {len(layers)} and {layers[0].w_kq.shape[-1]}, but "
+            f"has {len(others)} and {others[0].w_kq.shape[-1]}: build it for the same sizes."
         )
     readings = []
     for layer, other in zip(layers, others, strict=True):
@@ -85,7 +85,7 @@ def weights(network: HasProducts, construction: HasProducts | None = None) -> li
 def rescaled_products(network: HasProducts) -> list[Products]:
     """W_KQ / beta and W_PV * beta of each layer; beta is the mean of W_KQ's diagonal over the inputs. Needs *products*.
 
-    Source: von Oswald et al. (2023), appendix A.3.
+    Raises a NumericalError if beta is 0. Source: von Oswald et al. (2023), appendix A.3.
     """
     require_access("rescaled_products", network)
     rescaled = []
@@ -122,7 +122,8 @@ def interpolate(a: HasProducts, b: HasProducts, t: float = 0.5) -> Any:
     """Network with rescaled products (1 - t) P_a + t P_b, for linear mode connectivity. Needs *products*.
 
     `rescaled_products` does not change a network's function, even with looped layers and clipped tokens. The result is
-    ``a.with_products`` of the interpolated products.
+    ``a.with_products`` of the interpolated products. Raises an ArgumentError if a network is not ``linear``, or if the
+    networks differ in size or token_clip.
 
     Source: von Oswald et al. (2023), appendix A.3.
     """
@@ -142,7 +143,7 @@ def interpolate(a: HasProducts, b: HasProducts, t: float = 0.5) -> Any:
     sizes = [[tuple(layer.w_kq.shape) for layer in network.products()] for network in (a, b)]
     if sizes[0] != sizes[1]:
         raise ArgumentError(
-            "interpolate must be given networks of one depth, width and number of heads, but their W_KQ are "
+            "interpolate must be given networks of one depth, width and number of heads, but their W_KQ have shapes "
             f"{sizes[0]} and {sizes[1]}: build the second with the first's sizes."
         )
     pairs = zip(rescaled_products(a), rescaled_products(b), strict=True)

@@ -49,8 +49,8 @@ class ReverseEngineered(Tabular):
         channels = self.network.config.channels
         if len(self.kq) != 1 or channels != ("blank", "now", "before"):
             raise ArgumentError(
-                f"pair_sums must be asked of one layer on (blank, now, before), but there are {len(self.kq)} on "
-                f"{channels}: use algorithm."
+                f"pair_sums must be called for one layer on (blank, now, before), but there are {len(self.kq)} on "
+                f"{channels}: use the attribute algorithm."
             )
         kq, pv = self.kq[0, :, 1:, 1:], self.pv[0, :, 0, 1:]  # the blank channel is still zero
         sums = -torch.einsum("hv,hkq->qkv", pv, kq)  # (query, key, value); predictions are minus the first channel
@@ -85,8 +85,8 @@ def reverse_engineer(network: HasChannels, keep: int | None = None) -> ReverseEn
     Args:
         network: a `SequencePredictor` with linear attention on tokens of channels, without MLP, norm, convolution,
             gates or features.
-        keep: number of blocks to keep in each layer and head; all if None. Blocks are ranked by |number| over its mean
-            in their matrix. von Oswald (2024) keeps 6 for one layer on three channels, and 16 on four.
+        keep: number of blocks to keep in each layer and head, with the largest |number| / mean |number| of their
+            matrix; all if None. von Oswald (2024) keeps 6 for one layer on three channels, and 16 on four.
 
     Source: von Oswald (2024), section 3.7.3.1, eqs. 3.53 and 3.54.
     """

@@ -48,14 +48,14 @@ def sweep(
     tasks = require_count("tasks", tasks, least=2)
     for name, mapping in (("learners", learners), ("over", over)):
         if not isinstance(mapping, Mapping) or not mapping:
-            raise ArgumentTypeError(f"{name} must map some names, but is {shown(mapping)}: pass {{'name': ...}}.")
+            raise ArgumentTypeError(f"{name} must map names, but is {shown(mapping)}: pass {{'name': ...}}.")
     if not (dataclasses.is_dataclass(family) and not isinstance(family, type)):
         raise ArgumentTypeError(
             f"family must be a dataclass to sweep its fields, but is {shown(family)}: write it as one."
         )
     for name, several in over.items():
         if isinstance(several, str) or not isinstance(several, Sequence) or not several:
-            raise ArgumentTypeError(f"{name} must have a list of some values, but has {shown(several)}: pass one.")
+            raise ArgumentTypeError(f"{name} must have a non-empty list of values, but has {shown(several)}: pass one.")
     groups: dict[str, Any] = {name: one if isinstance(one, list | tuple) else [one] for name, one in learners.items()}
     require_groups("sweep", groups)
     for name in over:

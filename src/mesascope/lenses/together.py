@@ -124,9 +124,9 @@ def _changes(learner: Learner, sensitivity: Tensor | None, episodes: Episode) ->
 
 
 def _median(errors: Float[Tensor, " tasks"]) -> np.ndarray:
-    """Pseudo-values m + (1/2 - [e < m]) / density of each task; their mean is the median m.
+    """Pseudo-values m + (p - [e < m]) / density of each task, with p the share of errors e < m; their mean is m.
 
-    Their standard error is that of the median. The density at the median is estimated from nearby order statistics.
+    Their standard error is that of the median m. The density at m is estimated from nearby order statistics.
     """
     values = numbers(errors)
     reach = 0.5 * len(values) ** (-1 / 3)

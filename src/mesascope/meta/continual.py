@@ -131,11 +131,11 @@ class ContinualMethod(Protocol):
     def learn(
         self, at: Learning, x: Float[Tensor, "members n d"], y: Int[Tensor, "members n"], task: int
     ) -> Float[Tensor, " members"]:
-        """Change the weights, and return the batch's loss; LaMAML and its variants return the outer loss."""
+        """Change the weights, and return the loss before any step (LaMAML: after the first glance's inner steps)."""
         ...
 
     def sparsity_by_parameter(self, rates: Tensors) -> list[Float[Tensor, " members"]]:
-        """Share of entries that learning does not change, for each parameter."""
+        """Share of entries with rate 0, for each parameter; an empty list for methods without rates."""
         ...
 
 
@@ -179,7 +179,7 @@ class OnlineSGD:
 @register("method", "experience-replay", of="tasks")
 @dataclass(frozen=True)
 class ExperienceReplay(OnlineSGD):
-    """Gradient descent on each batch together with ``replay`` past examples, drawn from a reservoir.
+    """Gradient descent on each batch together with ``replay`` examples drawn from a `Reservoir` of size ``memory``.
 
     Source: Chaudhry et al. (2019).
     """
@@ -202,8 +202,8 @@ class ExperienceReplay(OnlineSGD):
 class GEM(OnlineSGD):
     """Gradient episodic memory: descent along the nearest direction that does not increase the loss of any past task.
 
-    The rows of G are the gradients on ``memory`` examples of each past task. The direction is g if G g >= 0. Otherwise
-    it is g + G^T v, with the v >= ``margin`` that minimises its norm, so that G (g + G^T v) >= 0.
+    The rows of G are the gradients on up to ``memory`` examples of each past task. The direction is g if G g >= 0.
+    Otherwise it is g + G^T v, where v >= ``margin`` minimises |g + G^T v|^2 + 1e-3 |v|^2, so G (g + G^T v) >= -1e-3 v.
 
     Source: Lopez-Paz and Ranzato (2017).
     """
@@ -274,7 +274,7 @@ class MER:
 @register("method", "la-maml", of="tasks")
 @dataclass(frozen=True)
 class LaMAML:
-    """Look-ahead MAML: a learned rate alpha for each entry, used in inner and outer steps.
+    """Look-ahead MAML: a learned rate alpha for each entry; inner and outer steps use alpha_+ = max(alpha, 0).
 
     For each batch, ``glances`` times: starting from phi = theta, take one step phi <- phi - alpha_+ o grad L(phi) on
     each example. The outer loss L is the loss on the batch and ``replay`` past examples, averaged over the phi after
@@ -285,7 +285,7 @@ class LaMAML:
 
     Args:
         rate: initial alpha.
-        clip: bound on the norm of the outer gradients.
+        clip: bound on the norms of dL/dalpha and of g.
 
     Source: Gupta et al. (2020); von Oswald (2024), eqs. 4.6 and 4.7.
     """
@@ -384,7 +384,7 @@ def _flat(gradient: Tensors) -> Float[Tensor, "members entries"]:
 def _dual(
     products: Float[Tensor, "tasks tasks"], own: Float[Tensor, " tasks"], margin: float
 ) -> Float[Tensor, " tasks"]:
-    """Minimise |g + G^T v| over v >= margin, given G G^T and G g; 0 if no entry of G g is negative."""
+    """Return v of `GEM`'s direction, given G G^T and G g; 0 if no entry of G g is negative."""
     if not bool((own < 0).any()):
         return torch.zeros_like(own)
     gram = products.double().numpy() + 1e-3 * np.eye(len(products))

@@ -63,10 +63,10 @@ class ContinualState(Generic[Module]):
     ) -> None:
         require_instance("method", method, ContinualMethod)
         if isinstance(method, type):
-            raise ArgumentTypeError(f"method must be a method, but is the class {method.__name__}: pass one of it.")
+            raise ArgumentTypeError(f"method must be a method, but is the class {method.__name__}: pass an instance.")
         self.ensemble = members if isinstance(members, Ensemble) else Ensemble(members)
         if len(seeds) != len(self.ensemble):
-            refuse("seeds", f"be {len(self.ensemble)}, one a member", list(seeds), "pass as many")
+            refuse("seeds", f"have one entry per member ({len(self.ensemble)})", list(seeds), "pass as many")
         self.method, self.seeds, self.step = method, list(seeds), 0
         self.ensemble.module.train()
         self._learned = trainable(self.ensemble.weights)
@@ -82,7 +82,7 @@ class ContinualState(Generic[Module]):
     def update(self, batch: ContinualBatch) -> Metrics:
         """Learn from a batch; the returned ``loss`` is that of the method's ``learn``."""
         self._at.generators = [stream(seed, "continual", self.step) for seed in self.seeds]
-        rule = "members must learn examples of {} numbers in classes up to {}, some of them alone"
+        rule = "members must learn examples of {} numbers in classes up to {}, also one at a time"
         words = in_words(self.ensemble.module, lambda: rule.format(batch.x.shape[-1], int(batch.y.max())))
         with drawing_from(self.seeds[0], "model", self.step, batch.x.device), words:
             losses = self.method.learn(self._at, *batch).cpu()  # one transfer from the device
@@ -92,11 +92,11 @@ class ContinualState(Generic[Module]):
         for member, loss in enumerate(losses.tolist()):
             if not math.isfinite(loss) and not self._diverged[member]:
                 self._diverged[member] = self.step
-                warnings.warn(f"member {member} diverged at step {self.step}; the others learn on.", stacklevel=2)
+                warnings.warn(f"member {member} diverged at step {self.step}; the others continue.", stacklevel=2)
         return {"loss": losses}
 
     def sparsity_by_parameter(self) -> list[dict[str, float]]:
-        """Share of entries that learning does not change, for each member and parameter."""
+        """Share of entries with rate 0, for each member and parameter; empty for methods without rates."""
         shares = dict(zip(self._learned, self.method.sparsity_by_parameter(self._at.rates), strict=False))
         return [{name: float(one[member]) for name, one in shares.items()} for member in range(len(self.seeds))]
 
@@ -140,8 +140,8 @@ def batch_of(tasks: Episode, step: int, size: int, passes: int = 1) -> Continual
 
     Args:
         tasks: stacked episodes, one for each member.
-        step: counted from 0.
-        size: examples of each member.
+        step: counted from 0; below tasks * passes * n / size.
+        size: number of examples of each member; must divide n.
     """
     size, passes = require_count("size", size), require_count("passes", passes)
     count = tasks.context.x.shape[2]

@@ -91,7 +91,7 @@ class Copies:
 
 @contextmanager
 def in_words(module: nn.Module, rule: Callable[[], str]) -> Iterator[None]:
-    """Within this context, torch's errors are reworded; messages start with ``rule()``."""
+    """Reword torch's errors within this context as an `ArgumentError` that starts with ``rule()``."""
     try:
         yield
     except MesascopeError:

@@ -23,11 +23,7 @@ class LookAhead(NamedTuple):
 
 
 class Gradient:
-    """Mean loss of each member and its gradient, as a function of weights, ``x (members, n, d)``, ``y (members, n)``.
-
-    Args:
-        function: computes loss and gradient.
-    """
+    """Mean loss of each member and its gradient: ``function(weights, x (members, n, d), y (members, n))``."""
 
     def __init__(self, function: Callable[[Tensors, Tensor, Tensor], tuple[Tensor, Tensors]]) -> None:
         self.function = function
@@ -175,7 +171,7 @@ def _products(signals: Sequence[Signal]) -> list[Float[Tensor, "members ..."]]:
 
 
 def add_(to: Tensors, others: Tensors, factor: float = 1.0) -> None:
-    """Add ``factor`` times others to each tensor, in place."""
+    """Add ``factor`` times ``others`` to the tensors of ``to``, in place."""
     torch._foreach_add_(to, others, alpha=factor)  # type: ignore[attr-defined]
 
 

@@ -39,7 +39,7 @@ class MetaLearner(Pretrained):
     Args:
         model: a module from inputs ``(n, dx)`` to predictions ``(n, dy)``; it is neither subclassed nor patched.
         method: `MAML` or a subclass.
-        generator: draws the initial values of the method's learned numbers; see `Modulation`.
+        generator: draws the initial values of the method's learned numbers (see `Modulation`); with seed 0 if None.
 
     >>> from mesascope.meta import SparseMAML
     >>> from mesascope.streams import stream
@@ -103,8 +103,8 @@ class MetaLearner(Pretrained):
 class TaskCopy:
     """The module of a `MetaLearner` with the parameters phi of one task.
 
-    Calls run the module with phi. Gradients flow to the learner's parameters, to the order of its method. The module
-    and its buffers do not change.
+    Calls run the module with phi, in its train() or eval() mode: `MAML`'s ``batch_stats`` has no effect. Gradients flow
+    to the learner's parameters, to the order of its method. The module and its buffers do not change.
     """
 
     def __init__(self, model: nn.Module, method: MAML) -> None:
@@ -123,16 +123,15 @@ class TaskCopy:
             ArgumentError: the loss has several entries, is not finite, or does not depend on this copy.
         """
         require_instance("loss", loss, Tensor)
-        if loss.numel() != 1 or not loss.isfinite().all():
-            refuse(
-                "loss", "be one finite number", tuple(loss.shape) if loss.numel() != 1 else loss.item(), "average it"
-            )
-        if not loss.requires_grad:
-            refuse("loss", "depend on predictions of this copy", "a constant", "compute it from what the copy returns")
-        phi = self.parameters
-        steps = torch.autograd.grad(
-            loss, list(phi.values()), create_graph=self._method.order == 2, materialize_grads=True
-        )
+        if loss.numel() != 1:
+            refuse("loss", "be one number", tuple(loss.shape), "average it")
+        if not loss.isfinite():
+            refuse("loss", "be finite", loss.item(), "check the task, or lower the inner learning rate")
+        phi, step = self.parameters, {"create_graph": self._method.order == 2, "allow_unused": True}
+        found = torch.autograd.grad(loss, list(phi.values()), **step) if loss.requires_grad else ()
+        if all(one is None for one in found):
+            refuse("loss", "depend on predictions of this copy", loss.item(), "compute it from what the copy returns")
+        steps = [torch.zeros_like(one) if own is None else own for one, own in zip(phi.values(), found, strict=True)]
         inner = self._method.regularised(dict(zip(phi, steps, strict=True)), phi, self._method.adapted(self._model))
         change = self._method.changes(self._factors, inner)
         self.parameters = {name: one - change[name] for name, one in phi.items()}
@@ -166,7 +165,7 @@ class MetaLearnerConfig:
         require_choice("method", self.method, METHODS)
         require_choice("loss", self.loss, LOSSES)
         if self.closed is not None and self.method != "sparse-maml":
-            refuse("closed", f"be None for {self.method}", self.closed, "only sparse-maml's masks start so")
+            refuse("closed", f"be None for {self.method}", self.closed, "leave it out, or choose sparse-maml")
         self._made()
 
     def build(self, generator: torch.Generator | None = None) -> MetaLearner:

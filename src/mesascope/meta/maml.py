@@ -12,7 +12,15 @@ from torch.nn.functional import cross_entropy
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 
-from mesascope.errors import refuse, require_callable, require_choice, require_count, require_instance, require_number
+from mesascope.errors import (
+    refuse,
+    require_callable,
+    require_choice,
+    require_count,
+    require_instance,
+    require_number,
+    shown,
+)
 from mesascope.meta.copies import BATCH_STATS, Copies, copies_of
 from mesascope.meta.modulation import MODULATIONS, Modulation, binary
 from mesascope.modes import guarded
@@ -97,7 +105,7 @@ class MAML(nn.Module):
             lost = [name for name in self.names if name not in every]
             if lost:
                 rule = f"have the parameter {lost[0]} that the method began with"
-                refuse("model", rule, sorted(every), "make one a model")
+                refuse("model", rule, sorted(every), "make a method per model")
             return {name: every[name] for name in self.names}
         parameters = {name: one for name, one in every.items() if one.requires_grad} or every
         if not parameters:
@@ -107,14 +115,14 @@ class MAML(nn.Module):
         head = last.rpartition(".")[0]
         layers = model.get_submodule(head)
         if self.which in ("head", "body") and isinstance(layers, nn.ParameterList | nn.ParameterDict):
-            rule = "be a function of names for a model whose layers are no modules"
+            rule = "be a function of names for a model that ends in a ParameterList or ParameterDict"
             refuse("adapt", rule, self.which, "pass one")
         fixed = set() if self.norms else {id(one) for part in model.modules() if isinstance(part, _NORMS)
                                           for one in part.parameters(recurse=False)}  # fmt: skip
         found = {name: one for name, one in parameters.items()
                  if id(one) not in fixed and self._chooses(names[name], head)}  # fmt: skip
         if not found:
-            refuse("adapt", "choose at least one parameter", sorted(parameters), "choose among these")
+            refuse("adapt", "choose at least one parameter", self.which, f"the model has {shown(sorted(parameters))}")
         return found
 
     def _chooses(self, names: list[str], head: str) -> bool:
@@ -140,7 +148,7 @@ class MAML(nn.Module):
 
     @guarded
     def adapt(self, model: nn.Module, context: Context, start: Parameters | None = None) -> Parameters:
-        """Parameters of ``model`` after the inner steps on the context ``x (n, dx)``, ``y (n, dy)`` of one task.
+        """Adapted parameters of ``model`` after the inner steps on one task's context ``x (n, dx)``, ``y (n, dy)``.
 
         They are differentiable, to the method's order, with respect to the model's parameters and the modulation's m.
 
@@ -166,7 +174,7 @@ class MAML(nn.Module):
         """Mean over tasks of the adapted model's loss on queries.
 
         To first order (von Oswald 2024, eqs. 4.8 and 4.9), its gradient for theta is grad L(phi_K, queries). For m,
-        it is -inner_lr * grad L(phi_K, queries) o sum_k grad L(phi_k, context) times the derivative of the factor.
+        it is -grad L(phi_K, queries) o sum_k grad L(phi_k, context) times the derivative of `factors` by m.
         """
         check_inputs(episode.context, episode.xq)
         return self.losses(self.predicted(model, episode.context, episode.xq), episode.yq).mean()
@@ -180,7 +188,7 @@ class MAML(nn.Module):
 
     def losses(self, scores: Tensor, y: Tensor) -> Float[Tensor, " tasks"]:
         if scores.shape != y.shape and scores.shape[:-1] != y.shape:
-            rule = f"answer {tuple(y.shape[1:])} of a task with as many outputs as targets have entries"
+            rule = f"return predictions of the shape {tuple(y.shape[1:])} of a task's targets"
             refuse("model", rule, tuple(scores.shape[1:]), "build it for this many classes")
         return torch.stack([self.loss(*pair) for pair in zip(scores, y, strict=True)])
 
@@ -243,7 +251,7 @@ class MAML(nn.Module):
 
     def _begin(self, model: nn.Module) -> None:
         if self.names is not None:
-            refuse("method", "be new", f"one that has begun with {len(self.names)} parameters", "make one a model")
+            refuse("method", "be new", f"in use with {len(self.names)} parameters", "make one per model")
         self.names = tuple(self.adapted(model))
 
 
@@ -277,7 +285,7 @@ class ExpMAML(MAML):
 
 
 class SparseMAML(MAML):
-    """MAML with a learned mask on inner steps: phi <- phi - inner_lr 1[m >= 0] o grad L, eq. 4.3.
+    """MAML with a learned mask on inner steps: phi <- phi - inner_lr 1[m >= 0] o grad L (eq. 4.3).
 
     The mask is learned straight through: the step function is differentiated as if it were m (eq. 4.4).
 
@@ -344,7 +352,7 @@ class SparseMAMLPlus(Drawn):
 
 
 class SparseReLUMAML(MAML):
-    """MAML with rates max(m, 0). m is learned straight through, so rates can grow from 0 again.
+    """MAML with rates max(m, 0), initially ``inner_lr``; learned straight through, so they can grow from 0 again.
 
     Source: von Oswald (2024), section 4.3.3.
     """
@@ -360,7 +368,7 @@ def key_of(name: str) -> str:
 
 @contextmanager
 def _recording() -> Iterator[None]:
-    """Within this context, gradients are recorded, in any of torch's modes."""
+    """Record gradients within this context, in any of torch's modes."""
     with torch.inference_mode(False), torch.enable_grad():
         yield
 

@@ -49,7 +49,8 @@ class Modulation:
 def binary(closed: float = 0.5) -> Modulation:
     """Masks 1[m >= 0] learned straight through; a share ``closed`` of them is initially 0.
 
-    Initially m ~ U(-2 closed b, 2 (1 - closed) b) with b = 1 / sqrt(fan-in): torch's bounds for closed = 1/2.
+    Initially m ~ U(-2 closed b, 2 (1 - closed) b) with b = 1 / sqrt(fan-in), or 1 / sqrt(length) for biases. At
+    closed = 1/2, these are torch's bounds for weights.
     """
 
     def start(parameter: Tensor, rate: float, generator: torch.Generator) -> Tensor:

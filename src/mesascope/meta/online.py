@@ -182,9 +182,9 @@ class ContinualMAML:
     """MAML on a stream: fast weights learn from each batch, slow weights at each detected task switch.
 
     A batch starts a new task if its loss after adaptation from the slow weights is ``threshold`` or more below its loss
-    with the fast weights. Then the slow weights take one outer step on the stored batches of the old task. They adapt
-    to the first batch; the outer loss is that on the others, times 1 - exp(-``modulation`` * loss). The fast weights
-    restart from the slow ones. If there is no new task, the fast weights adapt further.
+    with the fast weights. Then the slow weights take one outer step on the old task: they adapt to its first stored
+    batch, and the outer loss is that on its other stored batches, times 1 - exp(-``modulation`` * loss). The fast
+    weights restart from the slow ones. If there is no new task, the fast weights adapt further.
 
     With the learner's method "sparse-maml", this is sparse continual MAML; "sparse-relu-maml" gives rectified rates.
 

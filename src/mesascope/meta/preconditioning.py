@@ -100,7 +100,7 @@ class MTNet(_Learned, Drawn):
         return found
 
     def _weight_of(self, name: str) -> str | None:
-        """The parameter itself, or for a bias the weight of its layer; None if neither has a row for each output."""
+        """Name of the weight whose mask applies: this one, or its layer's weight for a bias; None if none does."""
         shape, weight = self.shapes[name], ".".join(filter(None, (name.rpartition(".")[0], "weight")))
         if len(shape) > 1:
             return name

@@ -28,10 +28,10 @@ _WEAKEST = 1e-30
 
 
 class CausalAttention(CausalNet, ABC):
-    """Attention layer that adds sum_h P_h y_h,t to token t; y_h,t is the read of head h from tokens up to t.
+    """Causal attention: returns sum_h P_h y_h,t for token t, with y_h,t the output of head h.
 
-    Linear modules ``q_proj``, ``k_proj`` and ``v_proj`` compute queries, keys and values, and ``o_proj`` sums the reads
-    of all heads. ``forget_proj``, ``beta_proj`` and ``gate_proj`` compute learned gates.
+    Linear modules ``q_proj``, ``k_proj`` and ``v_proj`` compute queries, keys and values.
+    ``o_proj`` sums over heads. ``forget_proj``, ``beta_proj`` and ``gate_proj`` compute gates.
 
     The layer is called with a sequence of tokens. `init_state` and `step` decode one token at a time with the same
     results, and `advance` processes a part of a sequence. Its points ``query``, ``key``, ``value``, ``pattern`` and
@@ -77,7 +77,7 @@ class CausalAttention(CausalNet, ABC):
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, log_forget: Tensor | None, beta: Tensor | None, memory: Any, keep: bool
     ) -> tuple[Float[Tensor, "*batch heads t dv"], Any]:
-        """Reads of all heads at every t, and with ``keep`` the memory after the last token.
+        """Outputs of all heads at every t, and with ``keep`` the memory after the last token.
 
         ``memory`` is the memory after the previous tokens; None if there are none.
         """
@@ -148,7 +148,7 @@ class CausalAttention(CausalNet, ABC):
         return moved, AttentionState(state.position + count, recent, self._unshared(q, memory))  # type: ignore[arg-type]
 
     def gates(self, tokens: Float[Tensor, "*batch t width"]) -> tuple[Tensor | None, Tensor | None]:
-        """Gates log gamma and beta ``(*batch, heads, t)``, at least in float32: float16 would round small ones to 0."""
+        """Gates log gamma and beta ``(*batch, kv_heads, t)``, at least float32, as float16 underflows."""
         log_forget = beta = None
         if self.beta_proj is not None:
             beta = torch.sigmoid(_wide(self.beta_proj(tokens))).clamp_min(_WEAKEST).mT
@@ -161,7 +161,7 @@ class CausalAttention(CausalNet, ABC):
     def products(self) -> Products:
         """Products W_KQ = W_K^T W_Q, over tokens and their positions, and W_PV = P W_V.
 
-        A linear-attention layer without gates, norms, rotation, convolution and features depends on these alone.
+        Linear attention without gates, norms and other options depends on these alone.
         """
         return products_of(self, self.config.group)
 
@@ -244,7 +244,7 @@ class CausalAttention(CausalNet, ABC):
         return tree_map_only(Tensor, lambda part: part.unflatten(axis, (-1, group)).select(axis + 1, 0), memory)
 
     def _read(self, y: Float[Tensor, "*batch heads t dv"], tokens: Tensor) -> Float[Tensor, "*batch heads t dv"]:
-        """Reads of all heads, normalised and gated."""
+        """Outputs of all heads, normalised and gated."""
         y = self.read(y)
         if self.norm is not None:
             y = functional.rms_norm(y, y.shape[-1:], eps=_EPS) * self.norm[:, None, :]
@@ -280,10 +280,7 @@ def _continued(own: Tensor, recent: Tensor | None, count: int, dtype: torch.dtyp
 
 
 class UndecayedParameter(nn.Parameter):
-    """A parameter without weight decay, marked by ``_no_weight_decay`` as in other libraries.
-
-    Copies and pickles keep the mark.
-    """
+    """A parameter without weight decay; copies and pickles keep the mark ``_no_weight_decay``."""
 
     _no_weight_decay = True
 

@@ -18,9 +18,10 @@ from mesascope.shapes import Tensor
 
 @register("attention", "softmax", over_context=ops.softmax_attention)
 class SoftmaxAttention(CausalAttention):
-    """y_t = sum_i softmax_i(q_t . k_i / sqrt(width of k)) v_i; forget factors and input strengths multiply the weights.
+    """Softmax attention: y_t = sum_i softmax_i(q_t . k_i / sqrt(dk)) v_i.
 
-    The state contains the last ``window`` keys and values, or all.
+    For normalised keys, scores are q_t . k_i sqrt(dk). Forget factors and input strengths multiply
+    the weights. The state contains all keys and values, or the last ``window - 1``.
     """
 
     def attend(self, q, k, v, log_forget, beta, memory, keep):

@@ -24,7 +24,7 @@ from mesascope.validate import Count, Positive, frozen
 
 @frozen
 class CausalTransformerConfig(LayersConfig):
-    """A causal transformer from tokens to tokens.
+    """Config of a `CausalTransformer`.
 
     Args:
         heads: config of the heads of all layers, or one config for each layer, all of one width. Only the first layer
@@ -152,6 +152,6 @@ class CausalTransformer(HookedModule, CausalNet, Pretrained):
     def _check_state(self, state: Any) -> None:
         check_state(state, tuple)
         if len(state) != len(self.layers):
-            refuse("state", f"be of {len(self.layers)} layers", len(state), "begin with init_state(*batch)")
+            refuse("state", f"be of length {len(self.layers)}", len(state), "begin with init_state(*batch)")
         for own in state:
             check_state(own, AttentionState)

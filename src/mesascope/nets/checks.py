@@ -64,7 +64,7 @@ def check_finite(tokens: Tensor, reader: str) -> None:
     if bad:
         raise ArgumentError(
             f"tokens must be finite where {reader} reads them, but {bad} of {len(members) * tokens.numel()} numbers "
-            "are not: mend what the network is given, or look for an overflow in a layer before."
+            "are not: check the network's input, or look for an overflow in an earlier layer."
         )
 
 
@@ -123,8 +123,8 @@ def check_mask(mask: Tensor | None, tokens: Tensor, position: Tensor | None = No
         found = found | ((position > 0) & ~mask[..., 0]).any()
     if any(row[0] for row in read(found.double()[None])):
         raise ArgumentError(
-            "mask must be False before a sequence's first token alone, but is so after it: pad on the left (padding on "
-            "the right needs no mask if only outputs are used, as no token sees what follows it)."
+            "mask must be False only before a sequence's first token, but is False after it: pad on "
+            "the left (padding on the right needs no mask if the state is not used)."
         )
 
 

@@ -1,8 +1,8 @@
 """Linear self-attention layers evaluated through the context's Gram matrix.
 
 A layer e <- e + sum_h W_PV,h (sum_i e_i e_i^T) W_KQ,h e depends on the context only through C = sum_i e_i e_i^T. It
-maps every token by T = I + sum_h W_PV,h C W_KQ,h, and C to T C T^T. So a whole network costs the same for 10 context
-tokens as for 1000, and no gradient flows through the context tokens.
+maps every token by T = I + sum_h W_PV,h C W_KQ,h, and C to T C T^T. So the cost after the first C
+does not grow with the number of context tokens.
 
 There are two ways to apply a layer. `_advance` computes T and the next C: with one head, four products of width x width
 matrices per task. `_apply` applies layers to query tokens by nested products with the first C: layer l (counted from 0)

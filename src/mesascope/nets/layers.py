@@ -35,7 +35,7 @@ class LayersConfig:
             if isinstance(value, list | tuple):
                 object.__setattr__(self, name, tuple(value))
                 if len(value) != self.n_layers:
-                    refuse(name, f"be one value or {self.n_layers}, one a layer", value, "match it to n_layers")
+                    refuse(name, f"be one value or {self.n_layers}, one per layer", value, "match it to n_layers")
         for attention in self.attentions:
             require_choice("attention", attention, attentions)
 
@@ -153,8 +153,6 @@ class TokenMLP(nn.Module):
 
 class Layer(nn.Module):
     """Attention and optionally an MLP, each with an optional LayerNorm before it and a residual connection.
-
-    The subclasses of the two transformers call attention with a context, or with a state.
 
     Args:
         config: config of the transformer.

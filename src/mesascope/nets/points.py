@@ -45,7 +45,7 @@ class HookPoint(nn.Identity):
 
 
 class _Place(NamedTuple):
-    """A module, its looped layer (None if not looped), its run of that layer, and the module that is called first."""
+    """A module, its looped layer (None if not looped), the loop, and the network's first module."""
 
     module: nn.Module
     looped: nn.Module | None
@@ -101,7 +101,8 @@ class HookedModule(nn.Module):
         be patched.
 
         Raises:
-            ArgumentError: a name is unknown (the message suggests the nearest), or a patch has another shape.
+            ArgumentError: a name is unknown, or a patch has another shape, dtype or device.
+            ArgumentTypeError: a patch is neither a tensor nor a function that returns one.
         """
         require_instance("patches", patches, Mapping)
         places = self._places()
@@ -220,8 +221,7 @@ def _fitting(name: str, patch: Any, value: Tensor) -> Tensor:
     place = f"patches[{name!r}]"
     if not isinstance(patch, Tensor):
         raise ArgumentTypeError(
-            f"{place} must be a tensor, or a function that returns one, but gives {patch!r}: return what the point "
-            "shall hold."
+            f"{place} must be a tensor, or a function that returns one, but gives {patch!r}: return a tensor."
         )
     for rule, own, other in (
         ("have shape", tuple(patch.shape), tuple(value.shape)),
@@ -229,5 +229,5 @@ def _fitting(name: str, patch: Any, value: Tensor) -> Tensor:
         ("be on", patch.device, value.device),
     ):
         if own != other:
-            refuse(place, f"{rule} {other}", own, "give it what the point held before, changed")
+            refuse(place, f"{rule} {other}", own, "pass a tensor like the point's value")
     return patch

@@ -49,13 +49,13 @@ class SequencePredictorConfig:
         if self.channels is None:
             return
         if isinstance(self.channels, str) or not self.channels:
-            refuse("channels", "be a tuple of names", self.channels, "pass ('blank', 'now', 'before') say")
+            refuse("channels", "be a tuple of names", self.channels, "pass ('blank', 'now', 'before'), say")
         object.__setattr__(self, "channels", tuple(self.channels))
         for channel in self.channels:
             require_choice("channels", channel, CHANNELS)
         width, needed = self.transformer.width, len(self.channels) * self.d
         if width != needed:
-            refuse("transformer", f"have width {needed}, {self.d} a channel", width, "set AttentionConfig.width")
+            refuse("transformer", f"have width {needed}, {self.d} per channel", width, "set AttentionConfig.width")
 
     def build(self, generator: torch.Generator | None = None) -> SequencePredictor:
         return SequencePredictor(self, generator)
@@ -64,9 +64,10 @@ class SequencePredictorConfig:
 class SequencePredictor(HookedModule, CausalNet, Pretrained):
     """A causal transformer as a predictor: ``predictor(sequence)`` returns each next element, ``(*batch, t, d)``.
 
-    Raw tokens are W_in s_t and predictions are W_out e_t, with learned W_in and W_out. With ``channels``, a token
-    concatenates -W_0 s_t (blank), s_t (now) and s_{t-1} (before, zero at the start) in the given order, without learned
-    weights. The prediction is then minus the first channel after the last layer. von Oswald (2024) uses
+    Raw tokens are W_in s_t, and predictions W_out e_t, with e_t the token after the last layer and
+    learned W_in and W_out. With ``channels``, a token concatenates -W_0 s_t (blank), s_t (now) and
+    s_{t-1} (before, zero at the start) in the given order, without learned weights. The prediction
+    is then minus the first channel after the last layer. von Oswald (2024) uses
     (blank, now, before) and (blank, now, now, before).
 
     `init_state` and `step` decode element by element with the same results.
@@ -152,11 +153,11 @@ class SequencePredictor(HookedModule, CausalNet, Pretrained):
         config = self.config.transformer
         if not self.on_channels:
             raise ArgumentError(
-                "with_products must be asked of linear attention alone on tokens of channels, but this network has "
-                "raw tokens, other layers, or more than keys, queries and values: build another."
+                "with_products must be called on a network of channels and plain linear attention, "
+                "but this one has raw tokens, other layers or options such as gates: build another."
             )
         if len(products) != config.n_layers:
-            refuse("products", f"be of {config.n_layers} layers", len(products), "pass one pair a layer")
+            refuse("products", f"be of length {config.n_layers}", len(products), "pass one pair per layer")
         heads, width, _ = products[0].w_kq.shape
         sizes = {"n_heads": heads, "n_kv_heads": None, "key_size": width, "value_size": width}
         own = dataclasses.replace(config.each_heads[0], **sizes)

@@ -111,8 +111,7 @@ def written(argument: str, value: str | Path) -> Iterator[Path]:
         yield path
     except (OSError, ValueError, safetensors.SafetensorError) as error:
         raise ArgumentError(
-            f"{argument} must be where one can write, but is {str(path)!r} "
-            f"({' '.join(str(error).split())}): pass another."
+            f"{argument} must be writable, but is {str(path)!r} ({' '.join(str(error).split())}): pass another."
         ) from None
 
 

@@ -37,9 +37,9 @@ class PromptedConfig:
 
 
 class Prompted(Pretrained):
-    """Predictor of x_1, y_1, x_2, ... from a frozen network with input prefix, x_1, y_1, EOS, x_2, y_2, EOS, x_3, ...
+    """A frozen predictor with a learned prompt: it reads prefix, x_1, y_1, EOS, x_2, y_2, EOS, ...
 
-    Only the prompt (prefix and EOS, initially N(0, I)) is learned. Its elements get no predictions.
+    Only the prompt (prefix and EOS, initially N(0, I)) is learned. Predictions at it are left out.
 
     Args:
         generator: generator of the prompt, and of the weights of a new network.
@@ -89,7 +89,7 @@ class Prompted(Pretrained):
         kept = {name: getattr(network, name, None) for name in ("eos", "prefix")}
         for name, wanted in (("eos", eos), ("prefix", prefix)):
             if wanted and kept[name] is not None:
-                refuse(name, "be left out where the network has one", wanted, "prompt the network that it was made of")
+                refuse(name, "be left out, as the network has one", wanted, "prompt the original network")
         length = prefix or (0 if kept["prefix"] is None else len(kept["prefix"]))
         prompted = cls(PromptedConfig(bare.config, length, eos or kept["eos"] is not None), generator, bare)
         for name, found in kept.items():

@@ -48,7 +48,7 @@ class WithQuery(Concatenated):
 
     def __call__(self, context: Context, xq: Tensor) -> tuple[Tensor, Tensor]:
         if xq.shape[-2] != 1:
-            refuse("xq", "hold one query a task in the layout with-query", xq.shape[-2], "ask for one after another")
+            refuse("xq", "have one query per task in the layout with-query", xq.shape[-2], "pass one at a time")
         tokens, query = super().__call__(context, xq)
         return torch.cat([tokens, query], dim=-2), query
 

@@ -39,7 +39,7 @@ class Tokens(NamedTuple):
 
 @frozen
 class TransformerConfig(LayersConfig):
-    """A transformer without biases, embedding or read-out.
+    """Config of a `Transformer`, without embedding or read-out; linear maps have no biases.
 
     Args:
         width: width of a token.
@@ -101,8 +101,8 @@ class Attention(nn.Module):
     ) -> Float[Tensor, "*batch asking width"]:
         """Additions to the tokens from ``first`` on by attention to the first ``n`` tokens, summed over heads.
 
-        With products, keys and values are the context tokens themselves, and only queries are projected. If a part is
-        hooked or replaced, keys and values are computed for each head.
+        Only queries are projected, by W_KQ; keys and values are the context tokens, and W_PV maps
+        outputs. If a part is hooked or replaced, keys and values are computed for each head.
         """
         rows, context = tokens[..., first:, :], tokens[..., :n, :]
         if has_hooks(self):
@@ -151,8 +151,8 @@ class Transformer(HookedModule, Pretrained):
     Each layer computes e <- e + damping * sum_h P_h Attention(W_Q e, W_K E, W_V E) for every context or query token e,
     with E the context tokens: von Oswald et al. (ICML 2023), eqs. 1 and 6.
 
-    Purely linear networks are evaluated through the context's Gram matrix (`mesascope.nets.gram`). Results are equal up
-    to rounding, and the cost does not grow with the context. If a part is hooked or replaced, every part is called as a
+    Purely linear networks are evaluated through the context's Gram matrix (`mesascope.nets.gram`);
+    results are equal up to rounding. If a part is hooked or replaced, every part is called as a
     module instead. `mesascope.nets.points` lists all hook points by name.
     """
 
@@ -203,7 +203,7 @@ class Transformer(HookedModule, Pretrained):
         """
         require_instance("products", products, Sequence)
         if len(products) not in (self.config.n_layers, len(self.layers)):
-            refuse("products", f"be of {len(self.layers)} layers", len(products), "pass one pair a layer")
+            refuse("products", f"be of length {len(self.layers)}", len(products), "pass one pair per layer")
         first = products[0]
         alike = all(torch.equal(part, other) for own in products for part, other in zip(own, first, strict=True))
         config = dataclasses.replace(self.config, key_size=self.config.width, shared=self.config.shared and alike)
@@ -219,7 +219,7 @@ class Transformer(HookedModule, Pretrained):
     def repeated(self, n_layers: int, damping: float = 1.0) -> Transformer:
         """The layer of a one-layer or looped network applied ``n_layers`` times; shares this network's weights."""
         if len(self.layers) > 1:
-            refuse("n_layers", "be 1, or shared, for a layer to be repeated", len(self.layers), "pass a looped net")
+            refuse("n_layers", "be 1, unless layers are shared", len(self.layers), "pass a looped network")
         first = {name: getattr(self.config, name + "s")[0] for name in ("attention", "layer_norm")}
         config = dataclasses.replace(self.config, n_layers=n_layers, shared=True, **first)
         config = dataclasses.replace(config, damping=self.config.damping * damping)

@@ -89,12 +89,13 @@ def causal_softmax_attention(
     state: SoftmaxState | None = None,
     return_state: bool = False,
 ) -> Any:
-    """y_t = sum_i w_ti v_i / sum_i w_ti with w_ti = beta_i (g_t/g_i) exp(scale q_t . k_i), for t - window < i <= t.
+    """Causal softmax attention: y_t = sum_i w_ti v_i / sum_i w_ti over t - window < i <= t.
+
+    w_ti = beta_i (g_t/g_i) exp(scale q_t . k_i); g_t is the product of the forget factors up to t.
 
     Args:
         scale: 1 / sqrt(dk) if None.
-        log_forget: logarithm of the forget factors, at most 0; g_t is the product of the factors up to t. -inf forgets
-            everything; None forgets nothing.
+        log_forget: log of the forget factors, at most 0; -inf forgets everything, None nothing.
         beta: input strength of each pair, in [0, 1], 0 for padding; None is 1.
         window: number of tokens that each token attends to, including itself; all if None.
         state: the state after the previous tokens; it contains the last ``window - 1`` of them.
@@ -102,7 +103,7 @@ def causal_softmax_attention(
 
     Forget factors multiply the weights, as in the Forgetting Transformer (Lin et al. 2025). If they multiplied the
     scores (von Oswald 2024, section 3.7.1.2), a forgotten pair would keep the weight of a score of 0. PyTorch's fused
-    kernel is not used, as it has no second derivatives on CPU and no rule for `torch.func.vmap`. Memory: O(T (T + n))
+    kernel is not used, as it has no second derivatives on CPU and no rule for `torch.func.vmap`. Memory: O(t (t + n))
     for a state of n tokens. For bfloat16 and float16, the softmax is computed in float32.
     """
     arguments = {"q": q, "k": k, "v": v, "log_forget": log_forget, "beta": beta}
@@ -140,7 +141,7 @@ def _kept(k: Tensor, v: Tensor, bias: Tensor, window: int | None) -> SoftmaxStat
 
 
 def _left(log_forget: Tensor, n: int, dtype: torch.dtype) -> Float[Tensor, "*batch t n"]:
-    """log g_t / g_i for every token t and each of the last n tokens i; -inf if a token between them forgets everything.
+    """log(g_t / g_i) for each token t and each of the last n tokens i; -inf after a factor of 0.
 
     Cumulative sums are computed in float64, as their differences would be inaccurate far from the first token. Each sum
     is split into its value rounded to ``dtype`` and a remainder. Differences are computed for both parts and added.

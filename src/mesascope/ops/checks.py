@@ -52,11 +52,7 @@ def require_attention(arguments: Mapping[str, Tensor | None], states: tuple[int,
 
 
 def require_finite(outputs: Iterable[Tensor]) -> None:
-    """Raise if outputs or states are not finite, with one transfer from the device for all of them.
-
-    No check unless `values_are_read`. Under `torch.func.vmap` an error is raised only if every member has such numbers:
-    see `require_values`.
-    """
+    """Raise if outputs or states are not finite, under the conditions of `require_values`."""
     given = [part.detach() for part in outputs if part.numel()]
     if not given or not values_are_read():
         return
@@ -80,7 +76,7 @@ def require_values(arguments: Mapping[str, Tensor | None], tokens: int) -> None:
     if not given or not values_are_read():
         return
     rules: dict[str, tuple[Callable[[float], bool], str, str]] = {
-        "ridge": (lambda x: 0 < x < math.inf, "be positive and finite", "pass 1/lambda, or put a floor under it"),
+        "ridge": (lambda x: 0 < x < math.inf, "be positive and finite", "pass 1/lambda, or set a lower bound"),
         "log_forget": (lambda x: x <= 0, "be at most 0", "pass logarithms of factors in [0, 1]"),
         "beta": (lambda x: 0 <= x <= 1, "lie in [0, 1]", "pass input strengths, 1 for full and 0 for padding"),
         "lengths": (lambda x: 0 <= x <= tokens, f"lie in [0, {tokens}]", "pass counts of tokens"),

@@ -8,8 +8,7 @@ In a chunk that starts from G_0, with g_t the product of its forget factors, bot
     G_t = g_t G_0 + sum_{i<=t} (g_t/g_i) u_i k_i^T,
 
 with u_i = beta_i v_i for the linear rule. For the delta rule, u_i + beta_i sum_{j<i} (g_i/g_j) (k_j . k_i) u_j =
-beta_i (v_i - g_i G_0 k_i), a triangular system for each chunk. No ratio g_t/g_i exceeds 1, so the ratios
-cannot overflow.
+beta_i (v_i - g_i G_0 k_i), a triangular system. Ratios g_t/g_i are at most 1 and cannot overflow.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ def causal_linear_attention(
     state: LinearState | None = None,
     return_state: bool = False,
 ) -> Any:
-    """y_t = G_t q_t with G_t = gamma_t G_{t-1} + beta_t v_t k_t^T, in chunks of time.
+    """Linear attention: y_t = G_t q_t, G_t = gamma_t G_{t-1} + beta_t v_t k_t^T, in chunks of time.
 
     Args:
         q, k, v: bfloat16 and float16 are computed in float32.
@@ -78,15 +77,14 @@ def delta_attention(
     state: DeltaState | None = None,
     return_state: bool = False,
 ) -> Any:
-    """y_t = G_t q_t with G_t = gamma_t G_{t-1} + beta_t (v_t - gamma_t G_{t-1} k_t) k_t^T, in chunks of time.
+    """Delta rule: y_t = G_t q_t, G_t = gamma_t G_{t-1} + beta_t (v_t - gamma_t G_{t-1} k_t) k_t^T.
 
     Each token takes one gradient step of size beta_t on 1/2 |v_t - G k_t|^2. With |k_t| = 1 the step is stable, and
     with beta_t = 1 it replaces the value stored for k_t. Arguments are those of `causal_linear_attention`, with a
     `DeltaState`. Cost: 3 T (C + d) d multiplications and a triangular system for each chunk.
 
     Raises:
-        NumericalError: the rule has diverged, as can happen with |k_t| > 1, or an output exceeds the range of its
-            dtype.
+        NumericalError: an output or state is not finite; the rule can diverge if |k_t| > 1.
 
     Source: Schlag, Irie and Schmidhuber (2021); with forgetting Yang, Kautz and Hatamizadeh (2024).
 

@@ -37,7 +37,7 @@ STYLE: dict[Any, Any] = {
 def draw_figures(run: Run, figures: Sequence[Figure], results: Any = None) -> None:
     """Draw figures into a run's folder, from its results or from ``results`` if given.
 
-    A figure that raises an error is left out with a message, except for errors of the run directory or file system.
+    A figure that cannot be drawn is left out with a message; errors of the run directory or file system are raised.
     """
     for figure in figures:
         try:

@@ -47,7 +47,7 @@ dt { font-weight: 600; float: left; clear: left; margin-right: .5rem; } dd { mar
 _TERMS = """
 claim: a sentence that can be false, judged from the arrays of this run
 finding: a claim that is not a premise
-premise: a claim that others rest on; where it does not hold, they are undecided
+premise: a claim that others rest on; if it does not hold, they are undecided
 holds, fails, undecided: the interval lies inside the bound, outside it, or across an end of it; a claim is also \
 undecided if its premise does not hold or if it has too few replicates
 measured: a value, and an interval that contains the true value in 99 % of cases
@@ -75,8 +75,8 @@ nats: a unit of cross-entropy, in natural logarithms
 MAML: meta-learning of initial weights from which a few gradient steps learn a new task
 sparse-MAML: MAML that also learns which weights those steps may change
 candidate: a known algorithm whose predictions are compared with the learner's
-condition: one way to draw or distort the tasks on which they are compared
-tolerance: the largest squared difference of predictions, relative to their size, that counts as an approximation
+condition: one way to draw or distort the tasks on which a learner and candidates are compared
+tolerance: the largest squared difference of predictions, relative to their variance, that counts as an approximation
 """
 # Colours of verdicts in the drawings of intervals, and their size.
 _COLOURS = {"holds": "#1a7f37", "fails": "#c0232c", "undecided": "#9a6700"}

@@ -158,7 +158,6 @@ class Figure:
         size: width and height in inches; chosen from the number of panels if None.
         share_y: one y axis for all panels.
         shared_legend: one legend for all panels, below them.
-        claims: the claims that it shows.
     """
 
     name: str
@@ -178,7 +177,6 @@ def curves(
     """Columns of a training's log over its steps.
 
     Args:
-        factor: factor on the columns.
         each: draw every replicate; if False, their mean and range.
     """
     lines = [Line(stage["step"], factor * stage[column], *how, each) for column, how in columns.items()]

@@ -84,7 +84,7 @@ def print_claims(records: Sequence[Mapping[str, Any]], console: Console, title: 
 
 
 def _width(least: int, whole: Iterable[str], records: Sequence[Mapping[str, Any]], key: str) -> int:
-    """Smallest column width from ``least`` on that breaks no text in ``whole`` and no word in the records' ``key``."""
+    """Smallest width of at least ``least`` that breaks no text of ``whole`` and no word of the records' ``key``."""
     words = (word for record in records for word in (record.get(key) or "").split())
     return max([least, *map(len, whole), *map(len, words)])
 

@@ -23,11 +23,11 @@ from mesascope.runs.schemas import SCHEMA
 
 
 class TrainingCheckpoints:
-    """Save, list and load the checkpoints of one training. Keeps the newest and those in ``keep``; writes are atomic.
+    """Save, list and load the checkpoints of one training: the newest, and those of the steps in ``keep``.
 
-    Each is a folder checkpoints/<training>/<step>/. Its weights.safetensors contains the training state by name:
-    ``weights/``, the optimiser's state and, if weights are averaged, ``average/``. ``result`` in manifest.json is
-    ``average`` or ``weights``: the tensors that the run's networks use.
+    Each is a folder checkpoints/<training>/<step>/, written atomically. Its weights.safetensors contains the training
+    state by name: ``weights/``, the optimiser's state and, if weights are averaged, ``average/``. ``result`` in
+    manifest.json is ``average`` or ``weights``: the tensors that the run's networks use.
 
     Args:
         folder: checkpoints/<training> of a run directory.
@@ -47,7 +47,7 @@ class TrainingCheckpoints:
         self.folder, self.config, self.device, self.keep = as_path("folder", folder), _identity(config), device, keep
 
     def save(self, step: int, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Write ``tensors`` as the checkpoint of ``step``, then remove earlier checkpoints except those in ``keep``."""
+        """Write the checkpoint of ``step`` unless it exists; remove earlier ones that are not in ``keep``."""
         # Copies, as safetensors refuses tensors that share memory.
         own = {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()}
         content = safetensors.torch.save(own)
@@ -94,7 +94,7 @@ class TrainingCheckpoints:
 
     @contextlib.contextmanager
     def _placed(self, step: int) -> Iterator[Path]:
-        """Yield a temporary folder to write to; rename it to the checkpoint of ``step`` on success."""
+        """Yield a temporary folder; on success, rename it to the checkpoint of ``step`` unless that exists."""
         aside = self.folder / f".{step}.aside"
         shutil.rmtree(aside, ignore_errors=True)
         try:

@@ -61,7 +61,7 @@ def checksum(path: Path) -> str | None:
 
 
 def read_json(path: Path, missing: Any = None) -> Any:
-    """Read JSON and check it against the schema of the file's name; return ``missing`` if there is no file."""
+    """Read JSON and check it against the file's schema. Without a file, return ``missing`` or, if None, raise."""
     content = read_bytes(path, missing=None if missing is None else b"")
     if missing is not None and not content and not path.exists():
         return missing

@@ -31,9 +31,9 @@ def open_run(path: str | Path) -> Run:
 
 
 def find_runs(folders: str | Path | Sequence[str | Path]) -> tuple[list[Run], list[str]]:
-    """Runs in the given folders, oldest first, and an error message for each unreadable run.
+    """Runs in the given folders, oldest first, and error messages for unreadable runs and folders without runs.
 
-    A given folder may itself be a run. A message names each folder that neither is nor contains a run.
+    A given folder may itself be a run; deeper subfolders are not searched. Raise if a folder does not exist.
     """
     found: dict[Path, None] = {}
     damaged: list[str] = []
@@ -73,7 +73,7 @@ def _is_marked(path: Path) -> bool:
 
 
 def newest_run(study: str, folder: str | Path = "runs", preset: str | None = None) -> Run:
-    """The newest run of a study under ``folder``."""
+    """The newest run of a study in ``folder``, finished or not; raise if there is none."""
     runs, _ = find_runs([folder])
     own = [run for run in runs if run.config.get("study") == study and preset in (None, run.config.get("preset"))]
     if not own:

@@ -40,11 +40,11 @@ def locked(folder: Path) -> Iterator[None]:
                 raise
             print(f"mesascope: {folder} has no file locks ({error}): the file {LOCKS[1]} is used.", file=sys.stderr)
             lock = SoftFileLock(folder / LOCKS[1], timeout=1)
-            hint = f" (where none is, delete {folder / LOCKS[1]})"
+            hint = f" (if there is none, delete {folder / LOCKS[1]})"
             lock.acquire()
     except Timeout:
         raise BusyError(
-            f"{folder} must be written by one process at a time, but another one is at it: wait for that one{hint}, or "
+            f"{folder} must be written by one process at a time, but another is writing: wait for that one{hint}, or "
             "choose another --out."
         ) from None
     except OSError as error:

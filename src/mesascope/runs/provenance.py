@@ -97,7 +97,7 @@ def git(folder: Path, *words: str) -> str:
     """Output of git in a folder; environment variables GIT_* are ignored.
 
     Raises:
-        OSError, subprocess.SubprocessError: git is not installed, or refuses.
+        OSError, subprocess.SubprocessError: git is not installed, or fails.
     """
     own = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     command = ["git", "-C", str(folder), *words]

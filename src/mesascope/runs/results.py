@@ -64,7 +64,7 @@ class Results(Mapping[str, Stage]):
     def save(self, name: str, stage: Stage) -> None:
         """Store a stage as <name>.npz."""
         if problem(name, Name) or not name:
-            refuse("the name of a stage", "be free of slashes", name, "choose another")
+            refuse("the name of a stage", "be non-empty and without slashes", name, "choose another")
         if not isinstance(stage, Stage):
             raise ArgumentTypeError(
                 f"stage must be of type Arrays or Estimates, but is of type {type(stage).__name__}: pass one of these."
@@ -131,7 +131,7 @@ class Results(Mapping[str, Stage]):
 
 
 def record_hash(record: Any) -> str:
-    """Hash that is equal for equal records."""
+    """Hash of a JSON record, in 16 hexadecimal digits; the order of keys does not matter."""
     return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()[:16]
 
 

@@ -26,12 +26,13 @@ from mesascope.runs.locks import LOCKS, locked
 from mesascope.runs.provenance import machine
 from mesascope.runs.results import Results, record_hash
 from mesascope.runs.schemas import FILES, KINDS, SCHEMA, problem
+from mesascope.text import counted
 
 # Entries of a config that determine the numbers of a run and their verdicts.
 _DECIDES = ("kind", "study", "preset", "settings", "seed", "device")
 # Files of a finished run whose checksums are in finished.json.
 _LEFT = ("claims.json", "metrics.jsonl", "results/index.json", "identification.json")
-# Folder of runs that each train one training in a process of its own; the enclosing run takes them over.
+# Folder of the runs of single trainings, each in its own process; the enclosing run takes them over.
 PARTS = "parts"
 # Files that can be left in the folder if the process is killed while it creates the run.
 _EMPTY = {*LOCKS, ".config.json.aside"}
@@ -53,7 +54,7 @@ class Run:
 
     @classmethod
     def create(cls, path: str | Path, kind: str, config: Mapping[str, Any]) -> Run:
-        """Create a run of this kind in a new or empty folder; ``config`` must contain ``settings`` and ``seed``."""
+        """Create a run in an empty folder. ``config`` has settings, seed; for a study also study, preset, device."""
         require_choice("kind", kind, KINDS)
         path = as_path("the folder of a run", path)
         config = {"schema": SCHEMA, "kind": kind, "id": uuid.uuid4().hex, **config}
@@ -71,7 +72,7 @@ class Run:
 
     @classmethod
     def open(cls, path: str | Path) -> Run:
-        """Open an existing run; raise if the folder is no run, is damaged or edited, or has another schema."""
+        """Open an existing run; raise if config.json is missing, damaged, edited or of another schema."""
         path = as_path("the folder of a run", path)
         if os.path.isfile(path):
             own = (path.parent / "config.json").exists()
@@ -88,8 +89,8 @@ class Run:
         return cls(path, config)
 
     def check(self) -> None:
-        """Raise if the times, captions, metrics or stages are damaged. Called before the run continues."""
-        _ = self.times, self.captions
+        """Raise if times, captions, metrics or stages are damaged, or metrics were changed after the run finished."""
+        _ = self.times, self.captions, self.metrics()
         self.require_unchanged("metrics.jsonl")
         self.results.check()
 
@@ -194,7 +195,7 @@ class Run:
         return self.settings_as(type(next(iter(study.presets.values()))), f"settings of {study.name}")
 
     def settings_as(self, kind: type, named: str) -> Any:
-        """The run's settings, as an object of ``kind``; ``named`` says what they are in an error message."""
+        """The run's settings, as an object of ``kind``; ``named`` describes them in error messages."""
         try:
             return from_record(self.config["settings"], kind)
         except (ValueError, TypeError, KeyError) as error:
@@ -240,7 +241,7 @@ class Run:
         write_json(self.path / "identification.json", record)
 
     def curves(self, training: str) -> Arrays:
-        """Logged metrics of a training: ``step``, ``seed``, and each metric by seed and step."""
+        """Logged metrics: ``step`` (steps,), ``seed`` (seeds,), and each metric (seeds, steps), nan if missing."""
         rows = self.metrics()
         require_choice("training", training, {row["training"] for row in rows})
         rows = [row for row in rows if row["training"] == training]
@@ -343,9 +344,8 @@ class Run:
 
     def __repr__(self) -> str:
         study = f" of {self.config['study']} ({self.config['preset']})" if "study" in self.config else ""
-        return (
-            f"Run {self.config['id'][:8]}{study} in {self.path}: {len(self.results)} stages, {len(self.claims)} claims"
-        )
+        parts = f"{counted(len(self.results), 'stage')}, {counted(len(self.claims), 'claim')}"
+        return f"Run {self.config['id'][:8]}{study} in {self.path}: {parts}"
 
     def plot(self, figure: str) -> Any:
         """Draw a figure of the run's study, by its name in `captions`, from the run's arrays.

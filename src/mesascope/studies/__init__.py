@@ -1,4 +1,4 @@
-"""Studies: the papers' questions, answered by runs. Importing one imports no torch; running it does."""
+"""Studies of the papers' claims and of further questions. Importing one imports no torch; running it does."""
 
 import lazy_loader
 

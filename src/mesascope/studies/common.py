@@ -15,7 +15,7 @@ from mesascope.text import percent_text
 
 
 def plan(steps: int, learning_rate: float, **changes: Any) -> Training:
-    """Training with decay and averaging, which remove the noise that Adam leaves, and some fifty evaluations."""
+    """Training with learning-rate decay and weight averaging, which remove Adam's noise, and about 50 evaluations."""
     usual: dict[str, Any] = {"decay_from": 0.3, "average": 4.0, "evaluate_every": max(steps // 50, 20)}
     return Training(steps, learning_rate=learning_rate, **(usual | changes))
 
@@ -41,13 +41,13 @@ def drawn_with(**changes: Any) -> Callable[[Any], Any]:
 
 
 def returning(change: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Bug to plant in a function: it returns ``change`` of what it should."""
+    """Bug to plant in a function: it returns ``change(result)`` in place of its result."""
     return lambda correct: lambda *given, **named: change(correct(*given, **named))
 
 
 @returning
 def one_pair(drawn: Any) -> Any:
-    """Bug of sequences of pairs: all pairs are the first, so that queries and their answers are in the context."""
+    """Bug in sequences of pairs: all pairs equal the first, so each query and its answer are in the context."""
     pairs = drawn.unflatten(1, (-1, 2))
     return pairs[:, :1].expand_as(pairs).flatten(1, 2)
 
@@ -93,8 +93,8 @@ def late_share(curves: Any, quantity: str = "mse", *, log: bool = False, start: 
 def midpoint(name: str, *, id: str = "midpoint") -> Claim:
     """Premise: the midpoint differs from both ends; otherwise its loss would be that of one end.
 
-    Midpoints average factors of a product. From P Q to (P + p)(Q + q), the product changes by p Q + P q + p q. The
-    midpoint has half of the first two terms and a quarter of the last, so it is a quarter to three quarters away.
+    Midpoints average the factors of a product. From P Q to (P + p)(Q + q), the product changes by p Q + P q + p q. The
+    midpoint has half of the first two terms and a quarter of the last: it is 1/4 to 3/4 of the change from each end.
     """
     return Claim(
         id, "predictions of the network halfway between the two ends differ from those of each by 0.2 to 0.8 times the "

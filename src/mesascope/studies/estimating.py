@@ -30,7 +30,7 @@ def estimate(study: Study, preset: str, settings: Any = None, device: str = "cpu
     """Table of the trainings of a study: hours and peak memory in GB, from a few steps of each.
 
     Memory is that of the GPU, or on the CPU that of the process so far. The table leaves out evaluations, measurements,
-    trainings that depend on a measurement, and learners of streams. Nothing stays on disk.
+    learners of streams, and all trainings after the first use of a measured result. Nothing stays on disk.
     """
     with tempfile.TemporaryDirectory() as folder:
         run = new_run(study, preset, settings, device=device, out=Path(folder) / "run")

@@ -41,7 +41,7 @@ class Lab:
         self.seeds = [self.seed + index for index in range(seeds)]
         self.device = torch.device(run.config["device"])
         self._begun = 0
-        self._trained: dict[str, tuple[str, Ensemble]] = {}  # name and networks of each, by its record
+        self._trained: dict[str, tuple[str, Ensemble]] = {}  # name and networks of each training, by hash of its record
 
     @overload
     def draw(self, family: Family, tasks: int, name: str) -> Episode: ...
@@ -52,7 +52,7 @@ class Lab:
         return family.sample(tasks, self.stream(name))
 
     def stream(self, name: str, step: int = 0) -> torch.Generator:
-        """Random generator of a name."""
+        """Random generator for a name and a step, on the run's device."""
         return stream(self.seed, name, step, self.device)
 
     def train(
@@ -70,7 +70,7 @@ class Lab:
         watch: Watch | Sequence[Watch] | None = None,
         start: tuple[str, Sequence[Any]] | None = None,
     ) -> list[Any]:
-        """Train a network of ``network.build`` for each seed on ``family``; load networks that are already trained.
+        """Train networks of ``network.build`` on ``family``, one per seed, or load finished ones; return the networks.
 
         The config of the networks, the family, the training, the seeds and the name of the start identify a training.
         Calls with equal values share one training.
@@ -78,11 +78,15 @@ class Lab:
         Args:
             name: name of the training in metrics and checkpoints.
             network: registered config of the networks.
+            seeds: the run's seeds if None.
             loss: see `mesascope.train`; its name is part of the identity.
             parameter_groups, accumulate, autocast: see `mesascope.train`; part of the identity if they are given.
             start: name and networks (one per seed) to start from, in place of ``network.build``.
             watch: function from a network to numbers to log during training, or one function per seed; stage ``name``
                 has the numbers by seed and step.
+
+        Raises:
+            NumericalError: a network diverged.
         """
         seeds = list(seeds or self.seeds)
         identity = {"network": network, "family": family, "training": training, "seeds": seeds}
@@ -126,7 +130,7 @@ class Lab:
         if not results.is_current(name):
             if STOP.is_set():
                 raise KeyboardInterrupt
-            again = " again, by other code or settings than before" if name in results else ""
+            again = " again, as its code or settings have changed" if name in results else ""
             print(f"measuring: {name}{again}", file=sys.stderr, flush=True)
             with self._timed(name), part_of(f"measuring {name}"):
                 found = compute(*arguments)
@@ -170,11 +174,11 @@ class Lab:
         return trained
 
     def _require_no_progress(self, name: str, training: Training, folder: Path) -> None:
-        """Raise if a training that had passed its first checkpoint has no checkpoint: its metrics would be lost."""
+        """Raise if checkpoints are lost: the run is finished, or its metrics go on after the first checkpoint."""
         last = max((row["step"] for row in self.run.metrics(name)), default=-1)
         if self.run.is_finished or last > training.checkpoint_every:
             raise RunDirectoryError(
-                f"{folder} must hold the checkpoints of what was trained, but is missing (published runs leave them "
+                f"{folder} must hold the checkpoints of this training, but is missing (published runs leave them "
                 f"out): restore it, or {self.run.afresh}."
             )
 
@@ -184,8 +188,8 @@ class Lab:
         lost = sorted({(step, seed) for step in logged_steps(training, done) for seed in seeds} - logged)
         if lost:
             raise RunDirectoryError(
-                f"{self.run.path / 'metrics.jsonl'} must hold what {name} logged up to its checkpoint at step {done}, "
-                f"but lacks step {lost[0][0]} of seed {lost[0][1]}: restore it, or start a new run."
+                f"{self.run.path / 'metrics.jsonl'} must hold the metrics of {name} up to its checkpoint at step {done}"
+                f", but lacks step {lost[0][0]} of seed {lost[0][1]}: restore it, or start a new run."
             )
 
     @contextmanager
@@ -215,8 +219,8 @@ def _one_after_another(networks: Sequence[Any]) -> Callable[[torch.Generator], A
 
 
 def by_seed(arrays: Mapping[str, Any]) -> Arrays:
-    """Arrays whose first axis is the seed; further axes are numbered."""
-    require_instance("what a stage computes", arrays, Mapping, "return arrays by name, or Estimates")
+    """Arrays whose axes are seed, row, column and entry, in this order; numbers have no axis."""
+    require_instance("the result of a stage", arrays, Mapping, "return arrays by name, or Estimates")
     named = {str(name): unmasked(array) for name, array in arrays.items()}
     axes = {name: " ".join(("seed", "row", "column", "entry")[: array.ndim]) for name, array in named.items()}
     return Arrays(named, **axes)

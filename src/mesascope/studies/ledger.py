@@ -1,4 +1,4 @@
-"""The ledger: every claim judged on the arrays of every run."""
+"""The ledger: all claims, judged on the arrays of the newest run of each study, preset and settings."""
 
 from __future__ import annotations
 
@@ -16,12 +16,11 @@ from mesascope.studies.running import changed_settings, judge_run
 def ledger_rows(runs: Sequence[Run]) -> tuple[Verdicts, list[str]]:
     """One row for each claim of each study, preset and settings, judged anew; and a sentence for each damaged run.
 
-    The answers of `identify` come first, one claim each. Verdicts are corrected for the number of claims: see
-    `controlled`.
+    Results of `identify` come first, one claim each. Verdicts are corrected for the number of claims: see `controlled`.
 
-    If several finished runs have the same preset and settings, the last of ``runs`` counts. Claims of a study without
-    finished runs are *not yet run*. If your own study cannot be imported here, its rows are the claims that the run
-    stored when it finished; the column ``changed`` says so.
+    If several finished runs of a study have the same preset and settings, the last of ``runs`` counts. Claims of a
+    registered study without finished runs are *not yet run*. If a study cannot be imported, its rows are the claims
+    that the run stored when it finished, and the column ``changed`` gives the reason.
     """
     newest: dict[tuple[str, ...], Run] = {}
     for run in runs:

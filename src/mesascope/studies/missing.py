@@ -1,4 +1,4 @@
-"""Placeholders for results of a study that are not there, while a part of it is computed."""
+"""Placeholders for missing results, so that a part of a study can be computed alone."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import NoReturn
 
 
 class MissingError(Exception):
-    """A study uses a result that is not there."""
+    """A study uses a missing result."""
 
 
 class Missing:
-    """Placeholder for a result; any use raises `MissingError`."""
+    """Placeholder for a result; attributes, indexing, iteration, calls and arithmetic raise `MissingError`."""
 
     def __init__(self, seeds: int) -> None:
         self._seeds = seeds

@@ -82,7 +82,7 @@ def logged_steps(training: Training, done: int) -> set[int]:
 
 
 def _same_there(run: Run, other: Run, checkpoints: TrainingCheckpoints, done: int) -> TrainingCheckpoints | None:
-    """Matching checkpoints of another run, or None; a start must have the same weights there, except in a part."""
+    """Matching checkpoints of another run, or None; outside parts, networks to start from must have equal weights."""
     folder, start = other.path / "checkpoints", checkpoints.config.get("start")
     apart = other.path.parent.name != PARTS
     if start and apart and weights_hash(run.path / "checkpoints", start) != weights_hash(folder, start):
@@ -103,8 +103,8 @@ def _why_not(other: Run, name: str, own: Mapping[str, Any]) -> str:
     if not count:
         return f"{folder} is not finished, or starts from other weights"
     shown = [f"{field} is {there} there and {here} here" for field, here, there in differences(own, config)[:3]]
-    more = [f"{count - len(shown)} more differ"] if count > len(shown) else []
-    return f"of {folder}, {', '.join(shown + more)}"
+    more = [f"and {count - len(shown)} more"] if count > len(shown) else []
+    return f"{folder} differs: {', '.join(shown + more)}"
 
 
 def _logged_there(
@@ -122,12 +122,12 @@ def _logged_there(
         own = logged_rows(name, done, seeds, watches, [other.network(name, seed) for seed in watched])
     if wanted - set(rows) or not all(_close(row, rows[row["step"], row["seed"]]) for row in own):
         raise RunDirectoryError(
-            f"{other.path} must have logged of {name} what this run does, but logged other numbers."
+            f"{other.path} must hold the metrics of {name} that this run logs, but some are missing or different."
         )
     return list(rows.values())
 
 
 def _close(row: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """True if two rows have the same numbers up to rounding."""
+    """True if two rows have the same metrics, which differ by at most 0.1 %."""
     numbers = [(row[key], other[key]) for key in row if key != "training"] if set(row) == set(other) else [(0, 1)]
     return all(a == b or (None not in (a, b) and math.isclose(a, b, rel_tol=1e-3)) for a, b in numbers)

@@ -48,6 +48,10 @@ def new_run(
         device: auto (a GPU if there is one), cpu, cuda, cuda:1, ...
         reuse: folder of a run whose finished trainings are copied if their records (networks, family, training, seeds)
             are equal. The code of that run may differ.
+        command: command line, stored in config.json.
+
+    Raises:
+        RunDirectoryError: ``out`` is not empty, or ``reuse`` has no checkpoints.
     """
     require_instance("study", study, Study)
     require_choice("preset", preset, study.presets)
@@ -75,7 +79,7 @@ def new_run(
         if not (other.path / "checkpoints").is_dir():
             raise RunDirectoryError(
                 f"reuse must name a run with its checkpoints, but {other.path} has none (published runs leave them "
-                "out): leave it out."
+                "out): pass another run, or none."
             )
         config["reuse"] = os.path.relpath(other.path.resolve(), as_path("the folder of a run", path).resolve())
     return Run.create(path, "study", config)
@@ -130,7 +134,7 @@ def run_study(study: Study, settings: Any, run: Run) -> Verdicts:
 
 
 def _tell_of_few_seeds(study: Study, seeds: int) -> None:
-    """Print before training which claims so few seeds leave undecided, and the number of seeds that they need."""
+    """Print the claims that need more seeds for a verdict, and how many they need."""
     known = {claim.id: claim for claim in study.claims}
 
     def needed(claim: Claim) -> int:
@@ -151,8 +155,8 @@ def _tell_of_lost_networks(run: Run) -> None:
     names = [stage.removeprefix("train ") for stage in run.times if stage.startswith("train ")]
     if missed := lost(run.path / "checkpoints", names):
         print(
-            f"mesascope: {run.path / 'checkpoints'} must hold what was trained, but lacks {', '.join(missed)} or "
-            "holds it damaged: the finished run keeps its claims, arrays and figures, but not these networks.",
+            f"mesascope: {run.path / 'checkpoints'} must hold the trained networks, but those of {', '.join(missed)} "
+            "are missing or damaged: the finished run keeps its claims, arrays and figures.",
             file=sys.stderr,
         )
 

@@ -1,4 +1,4 @@
-"""Python files that compute a study's numbers and verdicts, and those of them that changed since a commit."""
+"""Python files that compute a study's numbers and verdicts, and the files that changed since a commit."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _EVERY = (_ROOT / "studies" / "lab.py", _ROOT / "evidence" / "judging.py")
 def files_of(study: Study) -> list[Path]:
     """Files of a study: its own file first, then the files that it imports from mesascope or from its own folder.
 
-    Imports are followed recursively. Files that only present results are left out. Of a package such as
-    `mesascope.learners`, only the modules with the names that the code uses are included.
+    Imports are followed recursively. Files that only present results are left out. A package such as
+    `mesascope.learners` adds only the modules that define the names in use.
     """
     own = Path(study.defined_in.rpartition(":")[0]) if study.defined_in else None
     homes = [module for module in [*sys.modules.values()] if getattr(module, "__dict__", {}).get("STUDY") is study]
@@ -53,7 +53,8 @@ def changed_since(study: Study, commit: str) -> list[str]:
         top = Path(git(own.parent, "rev-parse", "--show-toplevel")).resolve()
     except (OSError, subprocess.SubprocessError):
         raise ArgumentError(
-            f"since must be given where git tracks the code of {study.name}, but {own} is not tracked: leave it out."
+            f"since must refer to a git repository with the code of {study.name}, but {own} is not tracked: "
+            "leave it out."
         ) from None
     try:
         known = git(top, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{commit}^{{commit}}")

@@ -29,7 +29,7 @@ from mesascope.text import counted
 
 # Largest relative difference that is not reported as a change: the order of a sum may differ.
 _ROUNDING = 1e-9
-# Number of files or stages that a reason names.
+# Maximum number of files or stages that a reason names.
 _NAMED = 3
 
 _Record = Mapping[str, Any]
@@ -48,7 +48,7 @@ _TEXTS: dict[str, Callable[[_Record], str]] = {
 
 @dataclass(frozen=True, repr=False)
 class Verification(Tabular):
-    """Verified runs and the changes found; true if there are none.
+    """Verified runs and the changes found; true if nothing changed.
 
     Args:
         runs: one row for each run.
@@ -98,6 +98,9 @@ def verify(
             the same processor and device and with the same packages, all numbers must be byte-identical; elsewhere,
             verdicts must be equal, and values within their intervals.
         device: device of the repetitions; the run's own if None.
+
+    Raises:
+        ArgumentError: torch does not find ``device``, or git does not know ``since`` or the code of a study.
     """
     if device is not None:
         available_device(device)
@@ -212,7 +215,7 @@ def _code(study: Study, run: Run) -> list[str]:
     except ArgumentError:
         files = []
     if not files:
-        return ["the code hash of its stages is another"]
+        return ["the code hash of its stages has changed"]
     names = sorted((name.rpartition("mesascope/")[2] for name in files), key=lambda name: "studies/" not in name)
     more = f" and {counted(len(names) - _NAMED, 'other file')}" if len(names) > _NAMED else ""
     return [f"code since {commit[:8]}: {', '.join(names[:_NAMED])}{more}"]
@@ -236,7 +239,7 @@ def _repeated(study: Study, run: Run, records: Verdicts, device: str | None) -> 
     except MesascopeError as error:
         return [_change("", "run again", "finished", "failed", error)], "failed"
     elsewhere = _made_otherwise(run.config, again.config)
-    reason = "; ".join([*_code(study, run), *elsewhere]) or "draws or sums that do not follow from the seed"
+    reason = "; ".join([*_code(study, run), *elsewhere]) or "random draws or sums that the seed does not determine"
     found = _differences(records, judge_run(study, again), _within if elsewhere else lambda a, b: _close(a, b, 0.0))
     rows = [_change(claim, f"{part}, run again", then, now, reason) for claim, part, then, now in found]
     numbers, most = _numbers(run, again)
@@ -277,12 +280,12 @@ def _numbers(run: Run, again: Run) -> tuple[str, float]:
     if not differ:
         return f"all {counted(len(apart), 'stage')} byte-identical", -1.0
     listed = ", ".join(f"{name} by {apart[name]:.1g}" for name in differ[:_NAMED])
-    text = f"{len(differ)} of {counted(len(apart), 'stage')} differ (relative to their size: {listed})"
+    text = f"{len(differ)} of {counted(len(apart), 'stage')} changed (relative to the largest number: {listed})"
     return text, apart[differ[0]]
 
 
 def _apart(then: Stage | None, now: Stage | None) -> float:
-    """Largest difference of two stages, relative to the largest number of its array; -1 if byte-identical."""
+    """Largest difference of two stages / largest number of its array; -1 if byte-identical, inf if shapes differ."""
     one, other = (stage.to_arrays() if stage else {} for stage in (then, now))
     most = -1.0
     for a, b in ((np.asarray(one.get(name)), np.asarray(other.get(name))) for name in {**one, **other}):

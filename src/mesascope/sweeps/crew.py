@@ -20,7 +20,7 @@ from mesascope.errors import MesascopeError, one_line
 from mesascope.progress import STOP
 from mesascope.runs.locks import BusyError
 
-# Longest wait for an event, and wait before a task is tried again whose folder another process uses, in seconds.
+# Longest wait for an event, and delay before a task whose folder is in use is tried again, in seconds.
 _EVERY, _LATER = 0.5, 1.0
 # A task fails if this many workers in a row die on it without progress.
 _DEATHS = 10
@@ -128,8 +128,8 @@ class Crew:
         except queue.Empty:
             if client.status not in ("running", "connecting"):
                 raise MesascopeError(
-                    "the scheduler must live until all points are done, but its connection is lost: start it, and "
-                    "repeat the command, which goes on from what is done."
+                    "the scheduler must run until all points are done, but its connection is lost: start it, and "
+                    "repeat the command, which continues unfinished points."
                 ) from None
             return self.show(self)
         if isinstance(heard, str):

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from mesascope.progress import duration, tell
+from mesascope.text import counted
 
 if TYPE_CHECKING:
     from mesascope.sweeps.crew import Crew
@@ -58,7 +59,7 @@ def counts(sweep: Sweep, crew: Crew) -> str:
 
 
 def seconds_left(sweep: Sweep, crew: Crew) -> float | None:
-    """Estimated time until all points are done, if each takes the mean time and running points are half done."""
+    """Estimated seconds until all points are done, if running ones are half done; None if unknown."""
     times = sweep.seconds(crew.done)
     if not times or not crew.running:
         return None
@@ -73,7 +74,7 @@ def _table(sweep: Sweep, crew: Crew) -> Any:
         "done": len(crew.done), "running": len(crew.running), "waiting": len(crew.waiting), "failed": len(crew.failed),
         "time left": "" if left is None else duration(left),
     }  # fmt: skip
-    table = Table(*parts, title=f"{sweep.name}: {len(sweep.points)} points", title_justify="left")
+    table = Table(*parts, title=f"{sweep.name}: {counted(len(sweep.points), 'point')}", title_justify="left")
     table.add_row(*map(str, parts.values()))
     table.caption, table.caption_justify = "\n".join(crew.tasks[key].label for key in sorted(crew.running)), "left"
     return table

@@ -26,6 +26,7 @@ from mesascope.runs import Run
 from mesascope.runs.files import as_path, read_json, write_json
 from mesascope.runs.locks import locked
 from mesascope.sweeps.points import COLUMNS, Point, as_task, load_task, run_point
+from mesascope.text import counted
 
 SWEEP = "sweep.json"
 
@@ -141,7 +142,7 @@ class Sweep(Tabular):
         return gathered(self)
 
     def plan(self) -> dict[str, Any]:
-        """Numbers of all, finished and begun points; mean seconds per finished point, and estimated seconds left."""
+        """Numbers of all, finished and begun points; mean seconds per point and seconds left on one worker, or None."""
         done, left = self._sorted()
         times = self.seconds([point.key for point in done])
         each = sum(times) / len(times) if times else None
@@ -191,7 +192,7 @@ class Sweep(Tabular):
         write_json(self.out / SWEEP, own)
 
     def __repr__(self) -> str:
-        return f"Sweep of {self.name} in {self.out}: {len(self.points)} points"
+        return f"Sweep of {self.name} in {self.out}: {counted(len(self.points), 'point')}"
 
 
 def _is_finished(folder: Path) -> bool:
@@ -206,9 +207,9 @@ def _checked(settings: Any) -> Mapping[str, Sequence[Any]]:
     require_instance("settings", settings, Mapping, "pass {'n_context': [5, 10]}, say")
     for name, values in settings.items():
         if isinstance(values, str) or not isinstance(values, Sequence) or not values:
-            raise ArgumentTypeError(f"{name} must have a list of some values, but has {shown(values)}: pass one.")
+            raise ArgumentTypeError(f"{name} must have a non-empty list of values, but has {shown(values)}: pass one.")
         if name == "seeds":
-            raise ArgumentError("seeds must be blocks of seeds, but is a setting here: pass seeds='0:20' apart.")
+            raise ArgumentError("seeds must be blocks of seeds, but is a setting here: pass them as seeds='0:20'.")
         if name in COLUMNS:
             raise ArgumentError(f"a setting must not be called {', '.join(COLUMNS)}, but is called {name}: rename it.")
         if len({repr(value) for value in values}) < len(values):

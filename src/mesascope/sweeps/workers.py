@@ -36,7 +36,7 @@ def connected(
         threads: number of torch threads of each worker.
 
     Raises:
-        MesascopeError: dask.distributed is not installed, or no scheduler answers.
+        MesascopeError: dask.distributed is not installed, or no scheduler or worker answers.
     """
     distributed = require_package("distributed", "many workers", "cluster")
     require_count("workers", workers)
@@ -136,7 +136,7 @@ class _Processes:
     def said(self) -> str:
         """The last line that a worker wrote to standard error."""
         self._errors.seek(0)
-        return one_line((self._errors.read().decode(errors="replace").strip().splitlines() or ["it said nothing"])[-1])
+        return one_line((self._errors.read().decode(errors="replace").strip().splitlines() or ["no error output"])[-1])
 
     def __enter__(self) -> _Processes:
         self._keeper.start()

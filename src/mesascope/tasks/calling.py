@@ -27,7 +27,7 @@ class LearnerError(ArgumentError):
 def require_family(family: Any) -> None:
     """Raise unless ``family`` is an object with a method ``sample``."""
     if isinstance(family, type) or not callable(getattr(family, "sample", None)):
-        remedy = f"pass {family.__name__}()" if isinstance(family, type) else "pass LinearRegression(), say"
+        remedy = f"pass {family.__name__}()" if isinstance(family, type) else "pass LinearRegression(), for example"
         refuse("family", "have a method sample(batch, generator)", family, remedy, ArgumentTypeError)
 
 
@@ -54,7 +54,7 @@ def sample_tasks(family: Any, tasks: int, generator: torch.Generator) -> Any:
     found = len(batch.xq if isinstance(batch, Episode) else batch)
     if found != tasks:
         raise ArgumentError(
-            f"family must draw as many tasks as it is asked for, {tasks}, but {label(family)} drew {found}: mend its "
+            f"family must draw as many tasks as it is asked for, {tasks}, but {label(family)} drew {found}: fix its "
             "sample(batch, generator)."
         )
     return batch
@@ -164,11 +164,11 @@ def check_tasks(tasks: Any) -> None:
     if isinstance(tasks, Episode):
         check_episode(tasks)
         if tasks.xq.ndim < 3 or not tasks.yq.numel():
-            refuse("yq", "be (tasks, m, dy) with one task at least", tuple(tasks.yq.shape), "draw some")
+            refuse("yq", "be (tasks, m, dy) with at least one task", tuple(tasks.yq.shape), "draw some")
         return
     check_sequence(tasks)
     if tasks.ndim != 3 or tasks.shape[1] < 2 or not tasks.numel() or not bool(torch.isfinite(tasks).all()):
-        refuse("sequences", "be finite numbers (tasks, t, d) with t > 1", tuple(tasks.shape), "draw longer ones, say")
+        refuse("sequences", "be finite numbers (tasks, t, d) with t > 1", tuple(tasks.shape), "draw others")
 
 
 def inputs_and_targets(tasks: Episode | Tensor) -> tuple[tuple[Any, ...], Tensor]:
@@ -212,7 +212,7 @@ def takes(model: Any, inputs: tuple[Any, ...], **options: Any) -> bool:
 
 @contextmanager
 def explain_torch_errors(model: Any, inputs: tuple[Any, ...], tasks: int | None = None) -> Iterator[None]:
-    """Within this context, torch's errors about memory, derivatives, dtypes and devices are reworded for ``model``.
+    """Reword torch's errors about memory, derivatives, dtypes and devices in this context, naming ``model``.
 
     Args:
         tasks: number of tasks; that of the inputs if None.
@@ -240,7 +240,7 @@ def explain_torch_errors(model: Any, inputs: tuple[Any, ...], tasks: int | None 
             if other is not None and (name in said or "same" in said):
                 raise ArgumentTypeError(
                     f"a learner must have the {name} of the tasks, {getattr(tensors[0], name)}, but {label(model)} "
-                    f"has weights of {other}: {'convert' if name == 'dtype' else 'move'} the one or the other with "
+                    f"has weights of {other}: {'convert' if name == 'dtype' else 'move'} one of the two with "
                     f"{call}."
                 ) from error
         raise
@@ -275,6 +275,6 @@ def _unanswered(model: Any, inputs: tuple[Any, ...], error: Exception) -> Learne
     tensors = context._asdict() | {"xq": queries[0]} if queries else {"sequence": context}
     shapes = ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in tensors.items())
     return LearnerError(
-        f"a learner must answer tasks of the shapes that it is given, here {shapes}, but {label(model)} raised "
-        f"{raised(error)}: mend it, or choose tasks of shapes that it takes."
+        f"a learner must accept tasks of these shapes, {shapes}, but {label(model)} raised {raised(error)}: fix it, or "
+        "choose tasks of other shapes."
     )

@@ -31,7 +31,7 @@ def episode_of(x: Float[Tensor, "batch rows dx"], y: Float[Tensor, "batch rows d
 def symmetric_uniform(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
     """Draws from U(-1, 1) in float32, never exactly 0.
 
-    On CPU, two numbers share one 64-bit draw. This takes 60 % of the time of ``Tensor.uniform_`` and keeps float32's
+    On CPU, two numbers share one 64-bit draw, which takes 60 % of the time of ``Tensor.uniform_`` and keeps float32's
     full resolution. Random numbers take most of the time of training one layer.
     """
     if generator.device.type != "cpu":

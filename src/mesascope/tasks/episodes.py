@@ -29,7 +29,7 @@ class Episode(NamedTuple):
     yq: Float[Tensor, "*batch m dy"]
 
     def to(self, target: torch.dtype | torch.device | str) -> Episode:
-        """The same episode with every tensor moved to a dtype or a device."""
+        """The same episode with every tensor converted to a dtype or moved to a device."""
         if not isinstance(target, torch.dtype):
             target = generator_on(target).device
         return self.map(lambda tensor: tensor.to(target))
@@ -93,7 +93,7 @@ def check_sequence(sequence: Tensor) -> None:
     require_instance("sequence", sequence, Tensor)
     if not sequence.is_floating_point():
         raise ArgumentTypeError(
-            f"sequence must be of a floating-point dtype, but is {sequence.dtype}: convert it, with .float() say."
+            f"sequence must be of a floating-point dtype, but is {sequence.dtype}: convert it, e.g. with .float()."
         )
     if sequence.ndim < 2:
         raise ArgumentError(
@@ -111,7 +111,7 @@ def check_inputs(context: Context, xq: Tensor) -> None:
     if not x.is_floating_point() or y.dtype != x.dtype or xq.dtype != x.dtype:
         raise ArgumentTypeError(
             f"context and xq must share one floating-point dtype, but x is {x.dtype}, y {y.dtype} and xq {xq.dtype}: "
-            "convert them, with .float() say."
+            "convert them, e.g. with .float()."
         )
     if y.device != x.device or xq.device != x.device:
         raise ArgumentError(

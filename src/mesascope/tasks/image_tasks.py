@@ -81,7 +81,7 @@ class FewShotImages(_FewShot):
 
     Args:
         dataset: digits, mnist, fashion-mnist, omniglot, or a folder, by name or path: see `mesascope.data.images`.
-        queries: queries of each class.
+        queries: number of queries of each class.
         size: side of the images in pixels; if None, that of the files.
         part: train, validation or test.
         rotations: if True, images rotated by 90, 180 and 270 degrees are additional classes.
@@ -147,7 +147,7 @@ class ByClass(NamedTuple):
     def draw(
         self, chosen: Int[Tensor, "batch ways"], count: int, generator: torch.Generator
     ) -> Int[Tensor, "batch ways count"]:
-        """Indices of ``count`` different images of each class ``chosen``."""
+        """Indices of ``count`` different images of each class in ``chosen``."""
         order, starts, counts = (part.to(chosen.device) for part in self)
         scores = torch.rand(*chosen.shape, int(self.counts.max()), generator=generator, device=chosen.device)
         missing = torch.arange(scores.shape[-1], device=chosen.device) >= counts[chosen][..., None]
@@ -200,7 +200,7 @@ class _Digits:
         check_draw(batch, generator)
         parts, sets = [], {part: images(self.dataset, part, self.size) for part in ("train", "test")}
         if sets["train"].classes != sets["test"].classes:
-            refuse("dataset", "have the same classes to train and to test", self.dataset, "pass mnist, say")
+            refuse("dataset", "have the same classes to train and to test", self.dataset, "pass mnist, for example")
         for name, part in (("samples", "train"), ("queries", "test")):
             found, count = sets[part], getattr(self, name)
             if count > len(found.labels):
@@ -224,14 +224,14 @@ class _Digits:
 @register("family", "rotated-digits")
 @dataclass(frozen=True)
 class RotatedDigits(_Digits):
-    """Digits rotated by one random angle per task, in [180 t / T, 180 (t + 1) / T] degrees for task t of T.
+    """Digits rotated by one random angle per task, in [180 t / T, 180 (t + 1) / T] degrees for task t = 0, ..., T - 1.
 
     A batch is a stream of tasks in order. Inputs are flat rows of pixels from 0 to 1, targets one-hot classes.
 
     Args:
         samples: number of images in a context, from the training part.
         queries: number of images to classify, from the test part.
-        dataset, size: see `mesascope.data.images`; "mnist" is the benchmark.
+        dataset, size: see `mesascope.data.images`; the source uses "mnist".
 
     Source: Lopez-Paz and Ranzato (2017); von Oswald (2024), section 4.4.1.
 
@@ -299,7 +299,7 @@ class SwitchingImages:
 
     def __post_init__(self) -> None:
         if not self.domains:
-            refuse("domains", "be names", self.domains, "pass ('mnist',), say")
+            refuse("domains", "name at least one dataset", self.domains, "pass ('mnist',), for example")
 
     def stream(self, steps: int, seed: int) -> ImageStream:
         """Stream of ``steps`` steps for a seed."""

@@ -110,7 +110,7 @@ class LinearRegression:
     def teachers(self) -> Float[Tensor, "pool dy dx"]:
         """Teachers W of the pool's tasks, for `learners.BayesPool`."""
         if self.pool is None:
-            refuse("pool", "be a number for its teachers to be known", None, "pass pool=64, say")
+            refuse("pool", "be a number, as only a pool has fixed teachers", None, "pass pool=64, for example")
         return self._pool[1]
 
     def sample(self, batch: int, generator: torch.Generator) -> Episode:
@@ -247,7 +247,7 @@ def _read(table: str) -> tuple[Float[Tensor, "rows d"], Float[Tensor, "rows 1"],
     except OSError:
         raise ArgumentError(
             f"table {table} must be on this machine, but is not: run sklearn.datasets.fetch_{table}_housing() once "
-            "where there is a network."
+            "with network access."
         ) from None
     x, y = torch.as_tensor(found.data).float(), torch.as_tensor(found.target).float()
     return x, y[:, None], tuple(found.feature_names)

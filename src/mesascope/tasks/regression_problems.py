@@ -30,7 +30,7 @@ class RegressionProblem:
     ============================  ===  ===========================================================================
     ``problem``                    d   inputs and labels
     ============================  ===  ===========================================================================
-    regression_ni11, 12, 13, ...  1-3  N(0, I); w x, a weight U(0, 100) for each of the first 1, 2 or 3 of d inputs
+    regression_ni<k><d>           1-3  N(0, I); sum of w_j x_j over the first k of d inputs, w_j ~ U(0, 100)
     friedman1, 2, 3               5,4  Friedman's, as in scikit-learn
     original1                      1   U(0, 100); x + 10 sin(5 pi x / 100) + 10 cos(6 pi x / 100)
     original2                      4   like friedman2, with other ranges and powers

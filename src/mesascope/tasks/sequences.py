@@ -83,17 +83,17 @@ class LinearDynamics:
 @register("family", "observed-dynamics")
 @dataclass(frozen=True)
 class ObservedDynamics:
-    """Partly observed linear systems: h_{t+1} = W h_t + noise * eps has width ``hidden``, s_t = C h_t width ``d``.
+    """Partly observed linear systems: state h_{t+1} = W h_t + noise * eps ``(hidden,)``, element s_t = C h_t ``(d,)``.
 
     W is a random orthogonal matrix and the rows of C are orthonormal; each task has its own W and C. An element
-    contains ``d`` of ``hidden`` directions. A linear model of the last hidden / d elements can predict the next one; a
+    shows ``d`` of ``hidden`` directions. A linear model of the last hidden / d elements can predict the next one; a
     linear model of only the last element cannot.
 
     Args:
         hidden: width of the state, d or more.
         start: distribution of h_1: ``"normal"``, N(0, I), or ``"uniform"``, U(-1, 1).
 
-    Source: von Oswald et al. (2023).
+    Source: von Oswald et al. (2023b), arXiv 2309.05858.
 
     >>> ObservedDynamics(d=2, hidden=4, length=7).sample(3, stream(0, "doc")).shape
     torch.Size([3, 7, 2])
@@ -131,7 +131,7 @@ class NonlinearDynamics:
         gain: scale of tanh's inputs; a larger gain is less linear. With 1, most sequences converge to a fixed point.
         feature_seed: seed of A and B, which are the same for all training seeds.
 
-    Source: von Oswald et al. (2023); widths, gain and normalisation are ours.
+    Source: von Oswald et al. (2023b), arXiv 2309.05858; widths, gain and normalisation are ours.
 
     >>> NonlinearDynamics(d=3, length=7).sample(2, stream(0, "doc")).shape
     torch.Size([2, 7, 3])

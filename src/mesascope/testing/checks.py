@@ -136,7 +136,7 @@ def check_family(family: tasks.Family | tasks.SequenceFamily) -> None:
     """
     first, again, other = (_drawn(family, 8, seed) for seed in (0, 0, 1))
     frozen = dataclasses.is_dataclass(family) and family.__dataclass_params__.frozen  # type: ignore[attr-defined]
-    _require(frozen, f"a family must be a frozen dataclass, but {label(family)} is none")
+    _require(frozen, f"a family must be a frozen dataclass, but {label(family)} is not")
     _check_episode(first) if isinstance(first, Episode) else _check_sequence(first)
     _require(_equal(first, again), "the same generator must give the same tasks")
     _require(not _equal(first, other), "generators of other seeds must give other tasks")
@@ -164,7 +164,7 @@ def _check_episode(episode: Episode) -> None:
 
 
 def _drawn(family: Any, batch: int, seed: int = 0, model: Any = None) -> Any:
-    """Tasks of the CPU's generator, on the device of ``model``."""
+    """Tasks drawn with a CPU generator, moved to the device of ``model``."""
     weight = next(model.parameters(), None) if isinstance(model, nn.Module) else None
     with _broken(f"a family must draw {batch} tasks", family):
         found = sample_tasks(family, batch, stream(seed, "check"))
@@ -206,7 +206,7 @@ def _check_answer(answer: Any, shape: tuple[int, ...], inputs: Tensor, whose: st
 
 
 def _check_same(rule: str, found: Any, reference: Tensor, answer: Tensor, tolerance: float) -> None:
-    """Check that two predictions agree to ``tolerance`` relative to the largest of ``answer``."""
+    """Check that two predictions agree to ``tolerance`` relative to the largest |answer|."""
     scale, shape = tolerance * max(float(answer.abs().max()), 1e-6), tuple(getattr(found, "shape", ()))
     in_place = f"{rule}, but predictions have shape {shape} in place of {tuple(reference.shape)}"
     _require(isinstance(found, Tensor) and found.shape == reference.shape, in_place)

@@ -16,7 +16,7 @@ _JUDGED = pytest.StashKey[Records]()  # claim records of a test
 
 
 class Claims:
-    """Claims judged by one test. A claim that fails fails the test; an undecided claim makes the test undecided."""
+    """Claims judged by one test. The test fails if a claim fails, and is undecided if a claim is undecided."""
 
     def __init__(self, records: Records) -> None:
         self.records = records

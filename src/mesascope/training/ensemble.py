@@ -78,15 +78,15 @@ class Ensemble(Generic[Module]):
     statistics, and its own random numbers, such as dropout masks.
 
     Args:
-        members: modules of one architecture. All run in the mode (train() or eval()) of the first.
+        members: modules of one architecture, with parameters. All run in the mode (train() or eval()) of the first.
     """
 
     @guarded
     def __init__(self, members: Sequence[Module]) -> None:
         if not isinstance(members, list | tuple) or not all(isinstance(member, nn.Module) for member in members):
-            raise ArgumentTypeError(f"members must be a list of modules, but is {shown(members)}: pass one a seed.")
+            raise ArgumentTypeError(f"members must be a list of modules, but is {shown(members)}: pass one per seed.")
         if not members:
-            raise ArgumentError("members must hold at least one module, but is empty: pass one a seed.")
+            raise ArgumentError("members must hold at least one module, but is empty: pass one per seed.")
         for member in members:
             require_initialised("members", member)
         self.original = members[0]
@@ -130,7 +130,7 @@ class Ensemble(Generic[Module]):
     def __call__(self, *inputs: Context | Tensor) -> Float[Tensor, "members *batch m dy"]:
         for part in _tensors(inputs):
             if part.shape[:1] != (len(self),):
-                refuse("inputs", f"have a first axis of {len(self)}, one a member", tuple(part.shape), "expand them")
+                refuse("inputs", f"have a first axis of {len(self)}, one per member", tuple(part.shape), "expand them")
         if len(self) == 1 or self._fills_the_machine(inputs):
             output, replaced = self.in_turn(*inputs)
         else:
@@ -165,7 +165,7 @@ class Ensemble(Generic[Module]):
         return other
 
     def to(self, device: torch.device | str) -> Ensemble[Module]:
-        """Move all weights to ``device``, in place."""
+        """Move weights and buffers to ``device`` in place, and return the ensemble."""
         generator_on(device)
         self.weights = {name: w.detach().to(device).requires_grad_(w.requires_grad) for name, w in self.weights.items()}
         self.buffers = {name: buffer.to(device) for name, buffer in self.buffers.items()}
@@ -173,7 +173,7 @@ class Ensemble(Generic[Module]):
         return self
 
     def _fills_the_machine(self, inputs: Sequence[Context | Tensor]) -> bool:
-        """True if one member keeps the CPU busy; members at once would compete for its caches."""
+        """True if one member alone keeps the CPU busy; several at once would compete for its caches."""
         rows = max(part.shape[1 : -1 if part.is_floating_point() else None].numel() for part in _tensors(inputs))
         entries = sum(weight[0].numel() for weight in self.weights.values())
         return next(iter(self.weights.values())).device.type == "cpu" and rows * entries > _BUSY
@@ -181,7 +181,7 @@ class Ensemble(Generic[Module]):
     def in_turn(self, *inputs: Context | Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Outputs of the members, called one after the other, and the buffers that they replaced.
 
-        If a member raises an error, its output is nan; if all do, the first error is raised.
+        If a member raises a `MesascopeError`, its output is nan; if all do, the first error is raised.
         """
         tried = [self._tried(index, inputs) for index in range(len(self))]
         made = next((one for one in tried if not isinstance(one, MesascopeError)), None)

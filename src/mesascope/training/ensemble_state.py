@@ -41,7 +41,7 @@ class EnsembleState(OptimizedState, Generic[Module]):
         history: records the metrics of each step, and is part of the checkpoint.
 
     Raises:
-        ArgumentError: a group matches no parameter, or two members have equal initial weights.
+        ArgumentError: a group matches no parameter, no parameter requires gradients, or two members are equal.
     """
 
     @guarded
@@ -74,7 +74,7 @@ class EnsembleState(OptimizedState, Generic[Module]):
 
     @guarded
     def update(self, batch: Any) -> Metrics:
-        """Take one optimiser step; return the ``loss`` and ``gradient_norm`` (before clipping) of each member."""
+        """Take a step; return ``learning_rate``, and each member's ``loss`` and ``gradient_norm`` (before clipping)."""
         buffers = {name: buffer.clone() for name, buffer in self.ensemble.buffers.items()}
         before = [weight.grad for weight in self.ensemble.original.parameters()]
         with self._differentiating():
@@ -83,8 +83,8 @@ class EnsembleState(OptimizedState, Generic[Module]):
         gradients = self._gradients()
         if not gradients:
             raise ArgumentError(
-                "loss must depend on the members' weights, but none has a gradient: compute it from what the ensemble "
-                "returns."
+                "loss must depend on the members' weights, but none has a gradient: compute it from the outputs of the "
+                "ensemble."
             )
         norms = member_norms(gradients)
         shown = torch.stack([losses, norms]).cpu()  # one transfer from the device
@@ -135,7 +135,7 @@ class EnsembleState(OptimizedState, Generic[Module]):
     def _check(self, losses: Tensor) -> None:
         if losses.shape != self._diverged.shape:
             raise ArgumentError(
-                f"loss must return one loss a member, shape ({len(self.ensemble)},), but returned "
+                f"loss must return one loss per member, shape ({len(self.ensemble)},), but returned "
                 f"{tuple(losses.shape)}: average over the other axes."
             )
 
@@ -146,9 +146,9 @@ class EnsembleState(OptimizedState, Generic[Module]):
         after = (weight.grad for weight in self.ensemble.original.parameters())
         if any(one is not other for one, other in zip(before, after, strict=True)):
             raise ArgumentError(
-                f"a module must hold no function that refers to the module or its parts, as copies of "
-                f"{label(self.ensemble.original)} go on using its weights: make it a method, or let a hook use its "
-                "first argument."
+                f"a module must store no function that refers to the module or its parts, but copies of "
+                f"{label(self.ensemble.original)} still use the original's weights: make the function a method, or use "
+                "the first argument of a hook."
             )
         self._can_leave = self.ensemble.member(0) is not None
 
@@ -161,7 +161,7 @@ class EnsembleState(OptimizedState, Generic[Module]):
         if bool(new.any()) and bool((self._diverged == 0).any()):
             warnings.warn(
                 f"members {new.nonzero().flatten().tolist()} diverged at step {self.step + 1} and keep their weights; "
-                "the others train on.",
+                "the others continue.",
                 stacklevel=2,
             )
         self._keep(buffers)

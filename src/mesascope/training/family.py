@@ -46,7 +46,7 @@ def pair_half_mse(model: Ensemble | nn.Module, sequences: Float[Tensor, "*batch 
     """
     check_sequence(sequences)
     if sequences.shape[-2] < 2 or sequences.shape[-2] % 2:
-        refuse("sequences", "have pairs of elements", tuple(sequences.shape), "draw them from a FewShotSequence, say")
+        refuse("sequences", "have an even number of elements", tuple(sequences.shape), "draw them from FewShotSequence")
     return _half_mean_square(model, sequences, every=2)
 
 
@@ -129,7 +129,7 @@ def train(
 def _batches(
     family: Any, seeds: Sequence[int], size: int, device: torch.device | str, ensemble: Ensemble, unchecked: bool
 ) -> Callable[[int], Episode | Tensor]:
-    """Return a function that draws a step's batch; if ``unchecked``, its first call raises if members look ahead."""
+    """Return a function that draws a step's batch; if ``unchecked``, its first call raises if member 0 looks ahead."""
     families = [family.seeded(seed) if isinstance(family, Seeded) else family for seed in seeds]
 
     def batch_at(step: int) -> Episode | Tensor:
@@ -151,7 +151,7 @@ def _checked(seeds: Sequence[int]) -> list[int]:
     except TypeError:
         numbers = []
     if not numbers or min(numbers) < 0:
-        raise ArgumentTypeError(f"seeds must be some whole numbers from 0 on, but is {shown(seeds)}: pass [0, 1], say.")
+        raise ArgumentTypeError(f"seeds must be a list of whole numbers >= 0, but is {shown(seeds)}: pass [0, 1].")
     if len(set(numbers)) < len(numbers):
         refuse("seeds", "differ from each other", numbers, "give no seed twice")
     return numbers

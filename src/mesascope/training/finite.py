@@ -54,8 +54,8 @@ def check_data(step: int | None, batch: Any, members: bool) -> None:
         task = f"task {place[members]}{whose}" if len(place) > members else "the batch"
         when = "" if step is None else f"at step {step} "
         raise NumericalError(
-            f"the data must be finite, but {when}{name} of {task} holds {value} (index {place}): mend what draws or "
-            "loads it, or leave such tasks out."
+            f"the data must be finite, but {when}{name} of {task} holds {value} (index {place}): fix the code that "
+            "draws or loads it, or leave such tasks out."
         )
 
 

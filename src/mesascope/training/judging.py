@@ -20,7 +20,7 @@ _ERRORS, _SHARE = 4.0, 0.02
 
 
 def evaluate(model: Any, loss: Callable[[Any, Any], Tensor], batch: Any) -> dict[str, Float[Tensor, " members"]]:
-    """Loss of a model or of each member on tasks, and the accuracy if targets are classes; empty without tasks."""
+    """Loss, and accuracy if targets are classes, of a model or of each member; empty unless the batch has tasks."""
     if not isinstance(batch, Episode) and not (isinstance(batch, Tensor) and batch.is_floating_point()):
         return {}
     module = getattr(model, "module", model)  # the module of an ensemble
@@ -72,7 +72,7 @@ class BeforeAndAfter:
                 f"training has made {who} worse: on the tasks of the first {len(change)} steps the {name} was "
                 f"{before.mean(0)[member]:.3g} before and is {after[name].mean(0)[member]:.3g} after (standard error "
                 f"of the change {error[member]:.1g}); lower the learning rate of Training "
-                f"({self.plan.learning_rate:g}), draw more tasks a step, or change inner_lr of a meta-learner.",
+                f"({self.plan.learning_rate:g}), draw more tasks per step, or change inner_lr of a meta-learner.",
                 stacklevel=3,
             )
 

@@ -46,7 +46,7 @@ class TrainingState(Protocol[_Batch, _Result]):
 
 @runtime_checkable
 class Checkpoints(Protocol):
-    """Storage of a training's tensors between sessions."""
+    """Storage of a training's tensors between sessions; ``load`` returns the last step and its tensors, or None."""
 
     def save(self, step: int, tensors: dict[str, Tensor]) -> None: ...
     def load(self) -> tuple[int, dict[str, Tensor]] | None: ...
@@ -162,7 +162,7 @@ def fit(
 
 @contextmanager
 def _interruption() -> Iterator[Callable[[], bool]]:
-    """Yield a function that returns True once Ctrl-C was pressed; a second Ctrl-C interrupts at once.
+    """Yield a function that returns True after Ctrl-C or `STOP.set()`; a second Ctrl-C interrupts at once.
 
     This applies to every signal that Python turns into KeyboardInterrupt, including SIGTERM on the command line. A
     program's own signal handlers are kept. In distributed training, signals interrupt at once, as processes wait for
@@ -227,5 +227,5 @@ def result_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     kinds = ("weights", "average", "buffers")  # averaged weights replace the last ones
     parts = [{k.removeprefix(f"{kind}/"): v for k, v in tensors.items() if k.startswith(f"{kind}/")} for kind in kinds]
     if not parts[0]:
-        refuse("tensors", "hold weights", sorted(tensors), "pass what a state's tensors() gave")
+        refuse("tensors", "hold weights", sorted(tensors), "pass the tensors() of a state")
     return parts[0] | parts[1] | parts[2]

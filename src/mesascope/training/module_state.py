@@ -158,7 +158,7 @@ class ModuleState(OptimizedState, Generic[Module]):
         return mean_over_processes(total, self._group) if self._parallel else total
 
     def _exchanging(self, last: bool) -> contextlib.AbstractContextManager[Any]:
-        """Within this context, processes exchange gradients only for the last part of a batch."""
+        """Context in which processes exchange gradients only for the last part of a batch."""
         if self._split:
             self._called.set_requires_gradient_sync(last)
         return contextlib.nullcontext() if last or self._split or not self._parallel else self._called.no_sync()

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from mesascope.errors import ArgumentError, refuse, require_instance
+from mesascope.errors import ArgumentError, require_instance
 from mesascope.shapes import Float, Tensor
 from mesascope.training.plan import ParameterGroup, Training
 from mesascope.training.processes import is_dtensor, split_like, undecayed
@@ -25,7 +25,10 @@ def trainable(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         )
     made = next((name for name, weight in found.items() if weight.is_inference()), None)
     if made is not None:
-        refuse("a model to train", "be made outside torch.inference_mode", made, "pass copy.deepcopy(model)")
+        raise ArgumentError(
+            f"a model to train must be made outside torch.inference_mode, but its parameter {made} was made inside: "
+            "pass copy.deepcopy(model)."
+        )
     return found
 
 
@@ -91,8 +94,8 @@ def load_tensors(into: Mapping[str, Tensor], kind: str, tensors: Mapping[str, Te
     found = {key.removeprefix(f"{kind}/") for key in tensors if key.startswith(f"{kind}/")}
     if found != set(into):
         raise ArgumentError(
-            f"a checkpoint must hold the {kind} of the model that is trained, but "
-            f"{', '.join(sorted(found ^ set(into)))} is only in one of them: start a new run."
+            f"a checkpoint must hold the {kind} of the model that is trained, but only one of the two has "
+            f"{', '.join(sorted(found ^ set(into)))}: start a new run."
         )
     with torch.no_grad():
         for name, tensor in into.items():

@@ -87,7 +87,7 @@ class ParameterGroup:
 
     def __post_init__(self) -> None:
         if not self.names:
-            refuse("names", "hold at least one pattern", self.names, "pass ('*',), say")
+            refuse("names", "hold at least one pattern", self.names, "pass ('*',), for example")
 
 
 def schedule_factor(

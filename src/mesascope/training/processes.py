@@ -20,7 +20,7 @@ Module = TypeVar("Module", bound=nn.Module)
 
 @contextmanager
 def distributed_context() -> Iterator[bool]:
-    """Within this context, the processes started by torchrun form a process group; yields False without torchrun.
+    """Form a process group of torchrun's processes in this context; yield True, or False without torchrun.
 
     Ctrl-C ends all processes at once; a resumed training continues from the last checkpoint.
     """
@@ -63,7 +63,7 @@ def on_rank_zero(do: Callable[[], Result], others: Callable[[], Result]) -> Resu
 
 
 def local_device(name: str) -> torch.device:
-    """Device of this process: the GPU of its local rank if several processes train."""
+    """Device of this process: for ``cuda`` and several processes, the GPU of its local rank."""
     device = torch.device(name)
     if device.type == "cuda" and distributed.is_initialized():
         if device.index is not None:

@@ -13,7 +13,7 @@ from mesascope.streams import seeded, stream
 
 
 def drawing_from(seed: int, name: str, step: int, device: torch.device) -> AbstractContextManager[None]:
-    """Within this context, torch's global generators are seeded for step ``step`` of a stream of `mesascope.streams`.
+    """Seed torch's global generators in this context for a step of the stream ``name``; see `mesascope.streams`.
 
     A model's draws at a step then depend only on the seed and the step, so a resumed training repeats them.
     """

@@ -98,7 +98,7 @@ class OptimizedState:
 
     @contextmanager
     def _explaining_memory(self) -> Iterator[None]:
-        """Within this context, an out-of-memory error names the setting that halves the memory of activations."""
+        """Context in which an out-of-memory error names the setting that halves the memory of activations."""
         try:
             yield
         except Exception as error:

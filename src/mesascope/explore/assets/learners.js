@@ -1,5 +1,5 @@
-// Learners of the saved page: linear networks, softmax layers and explicit algorithms, in double precision.
-// A context is {x: rows of inputs, y: labels}; a learner maps it and queries to one prediction each.
+// Learners of a page without a server: linear networks, softmax layers and explicit algorithms, in double precision.
+// A context is {x: rows of inputs, y: labels}; a learner maps it and queries to one prediction per query.
 "use strict";
 window.mesascope = window.mesascope || {};
 (() => {

@@ -28,14 +28,14 @@ window.mesascope = window.mesascope || {};
     while (kind && !Object.hasOwn(kind, "_get_css_value")) kind = Object.getPrototypeOf(kind);
     if (kind) kind._get_css_value = () => "";
   };
-  // A point that was held for a while can still be dragged: Bokeh takes a long press for another gesture.
+  // Bokeh treats a long press as another gesture: disable it, so that a held point can still be dragged.
   const hold = (doc) => {
     const figure = doc.get_model_by_name("task_figure"), view = figure && window.Bokeh.index.find_one(figure);
     const gestures = view?.canvas_view?.ui_event_bus?.ui_gestures;
     if (gestures) { gestures.constructor.press_threshold = 2e9; plain(view); label(doc); }
     else setTimeout(() => hold(doc), 100);
   };
-  // Tell the panels that come into view.
+  // Tag the panels in view, for the server.
   let seen = null;
   const watch = (doc) => {
     seen?.disconnect();
@@ -55,7 +55,7 @@ window.mesascope = window.mesascope || {};
     }
   };
   const look = (doc) => { own.paint(doc); fold(doc); watch(doc); label(doc); };
-  // Parts that the server adds after the page was opened go from the end of the page to their places.
+  // Bokeh appends parts that the server adds later to the end of the page: move each to its place.
   const place = (model) => {
     const at = document.querySelector(`[data-place="${model.name}"]`), view = window.Bokeh.index.find_one(model);
     if (view?.el) at?.append(view.el); else setTimeout(() => place(model), 20);
@@ -73,7 +73,7 @@ window.mesascope = window.mesascope || {};
     if (doc?.roots().length) own.ready(doc); else setTimeout(find, 30);
   };
   find();
-  // The server answers from now on; at last it has filled the other panels.
+  // The server computes predictions from now on; "complete" means that it has added the other panels.
   own.handed = (tags) => {
     own.compute = null;
     if (!tags.includes("complete")) return;
@@ -99,7 +99,7 @@ window.mesascope = window.mesascope || {};
     a[k].length === b[k].length && a[k].every((value, i) => Math.abs(value - b[k][i]) < 1e-12));
   let waiting = false, again = null, since = 0;
   own.times = [];
-  // Send points while they are dragged: the next ones when the last have been answered.
+  // Send points while they are dragged, each time after the server has answered the last ones.
   own.dragged = (drawing) => {
     if (!(drawing.query.data.x ?? []).length && drawing.live.data.x.length) { // there is always a query
       drawing.query.data = { x: [drawing.live.data.x[0]], y: [0] };

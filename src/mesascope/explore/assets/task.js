@@ -1,4 +1,4 @@
-// The one-task panel of a page that no server answers yet, or ever: settings, points and curves.
+// The one-task panel of a saved page, or until the server takes over: settings, points and curves.
 "use strict";
 (() => {
   const own = window.mesascope, POINTS = 81, LARGEST = 56, MOST_LABELS = 12, ROLES = ["network", "algorithm", "ridge", "chosen"];
@@ -104,7 +104,7 @@
     found[index] = [widgets.x.value ?? 0, index ? widgets.y.value ?? 0 : 0, found[index][2]];
     put(found);
   };
-  // A control was used: its name is that of the widget.
+  // Called when a control is used, with the name of its widget.
   own.moved = (name) => {
     if (quiet || !own.compute) return;
     if (name === "subject") choose();

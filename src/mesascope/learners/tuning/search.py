@@ -80,7 +80,7 @@ def _search(problem: Problem, learner: nn.Module, starts: Sequence[Values], kept
     point, loss = min(ends, key=lambda pair: pair[1])
     if loss == math.inf:
         raise NumericalError(
-            f"tuning must end where the loss is finite on fresh tasks, but {label(learner)} explodes there: tune fewer "
+            f"tuning must end where the loss is finite on fresh tasks, but {label(learner)} diverges there: tune fewer "
             "steps or on more tasks."
         )
     return Ends(_named(point, shape), tuple(loss for _, loss in found))

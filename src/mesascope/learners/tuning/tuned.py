@@ -33,8 +33,7 @@ _CHOICE = 20_000  # maximum number of tasks for the comparison, unless ``tasks``
 class Tuned(Tabular, Generic[Module]):
     """A tuned learner, its step sizes with standard errors (one Measurement per step), and its loss.
 
-    ``starts`` contains the final loss of the search from each start, lowest first, on a tenth of the tasks (at least
-    500).
+    ``starts``: final losses of the search from each start, lowest first, on a tenth of the tasks (at least 500).
     """
 
     learner: Module
@@ -58,14 +57,12 @@ class Tuned(Tabular, Generic[Module]):
 
 @guarded
 def tune(learner: Module, family: Family | SequenceFamily, *, tasks: int = 10_000, seed: int = 0) -> Tuned[Module]:
-    """Minimise the mean squared error over all parameters of ``learner``, on ``tasks`` tasks of the stream "tune".
+    """Minimise mean squared error over trainable parameters of ``learner``, on ``tasks`` tasks of the stream "tune".
 
-    For a predictor, the error is averaged over all next elements.
-
-    The number of steps grows up to the learner's (see `depths`). At each number the search starts from the optimum for
-    fewer steps, from the learner's values, and from random multiples of these. Starts are scaled until their loss is
-    finite and stops falling. L-BFGS minimises in float64. Results are compared on max(tasks, min(10 tasks, 20,000))
-    other tasks, which also give the reported loss.
+    The error of a predictor is averaged over all next elements. The number of steps grows up to the learner's (see
+    `depths`). At each number the search starts from the optimum for fewer steps, from the learner's values, and from
+    random multiples of these. Starts are scaled until their loss is finite and stops falling. L-BFGS minimises in
+    float64. Results are compared on max(tasks, min(10 tasks, 20,000)) other tasks, which also give the reported loss.
 
     On these tasks, the result is never worse than the learner's values. With one eta per step, it is never worse than
     the result for fewer steps. It need not be the global minimum: ``spread`` measures the differences between starts.
@@ -73,6 +70,10 @@ def tune(learner: Module, family: Family | SequenceFamily, *, tasks: int = 10_00
     from the spectra of ten times as many contexts, is also tried (if `spectral_mse` is valid).
 
     Standard errors are those of an M-estimator, see `standard_errors`. The learner passed in does not change.
+
+    Raises:
+        ArgumentError: ``learner`` has no trainable parameters, or all labels of the tasks are 0.
+        NumericalError: the loss is infinite near zero step sizes, or at all results on the other tasks.
 
     >>> from mesascope.learners import GradientDescent
     >>> from mesascope.tasks import LinearRegression
@@ -113,7 +114,8 @@ def tune_spectral(
     """`tune` from eigenvalues alone, on the same random stream: a hundred times cheaper, and less noisy.
 
     Tuning and the reported loss ignore a token clip, which the returned learner keeps. With many steps, predictions
-    explode at eigenvalues outside the drawn spectra: five steps need about 50,000 contexts.
+    explode at eigenvalues outside the drawn spectra: five steps need about 50,000 contexts. Raises an ArgumentError
+    unless w0 is None and inputs are centred and independent; see `spectral_mse`.
     """
     contexts = require_count("contexts", contexts, least=2)
     require_instance("learner", learner, GradientDescentPlusPlus)

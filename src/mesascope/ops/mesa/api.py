@@ -32,7 +32,7 @@ _CHUNK, _SHORT = 64, 3
 
 
 class MesaInfo(NamedTuple):
-    """Number of iterations of the solver (or terms of the series), and the largest |A x - q| / |q| of each head."""
+    """Iterations (0 for factorisation) or terms of a series, and largest |A x - q| / |q| per head."""
 
     iterations: int
     residual: Float[Tensor, "*batch heads"]
@@ -54,7 +54,7 @@ def mesa_attention(
     lengths: Tensor | None = None,
     cu_seqlens: Tensor | None = None,
 ) -> Any:
-    """y_t = G_t (H_t + diag(r_t))^{-1} q_t for every t of a sequence, exact to rounding and parallel in time.
+    """The mesa-layer: y_t = G_t (H_t + diag(r_t))^{-1} q_t, exact to rounding and parallel in time.
 
     Args:
         q, k, v: tensors of one dtype, which the output also has; half precision is computed in float32, even under
@@ -75,7 +75,8 @@ def mesa_attention(
         NumericalError: H_t is singular to the precision of the dtype (a decaying ridge may be forgotten), or an output
             exceeds the range of its dtype. Under `torch.func.vmap`, such members become NaN and others are unaffected.
 
-    For methods, costs and `torch.compile` see `mesascope.ops.mesa`; for accelerators, `without_reading_values`.
+    For symbols, methods and `torch.compile` see `mesascope.ops.mesa`, for accelerators
+    `without_reading_values`.
 
     Source: von Oswald (2024), sections 3.4 and 3.7.1.
 
@@ -106,13 +107,13 @@ def attend(
 ) -> Any:
     """`mesa_attention` with x = A^{-1} q and the number of iterations from ``find(problem, equations, queries)``.
 
-    If ``find`` is None, x is exact, and short sequences are solved token by token.
+    If ``find`` is None, x is exact, and short sequences are solved token by token, unless ``return_info``.
     """
     chunk = None if chunk is None else require_count("chunk", chunk)
     problem = pose(q, k, v, **inputs)
     packed, info = inputs.get("cu_seqlens") is not None, MesaInfo(0, problem.q.new_zeros(q.shape[:-2]))
     with torch.autocast(q.device.type, enabled=False):
-        if find is None and q.shape[-2] <= _SHORT and not packed:
+        if find is None and q.shape[-2] <= _SHORT and not packed and not return_info:
             solution = solve_tokens(problem)
         else:
             chunks = chunks_of(problem, _chunk_size(problem, chunk, find is None))
@@ -167,7 +168,7 @@ def mesa_step(
         y, after = mesa_attention(*tokens, **inputs, return_state=True)
         return y.squeeze(-2), after
     if ridge_kind != "decaying":
-        refuse("state", f"be no RootedMesaState where ridge_kind = {ridge_kind!r}", "one", "begin without a state")
+        refuse("state", f"be a FixedRidgeState if ridge_kind = {ridge_kind!r}", "RootedMesaState", "pass None")
     problem = pose(*tokens, **inputs)
     q, k, v, log_forget, beta = (part.reshape(*q.shape[:-1], *part.shape[2:]) for part in problem[:5])
     with torch.autocast(q.device.type, enabled=False):
@@ -272,7 +273,7 @@ def _require_documents(cu_seqlens: Tensor, q: Tensor, lengths: Tensor | None) ->
     """Raise unless ``cu_seqlens`` splits one sequence into documents."""
     require_instance("cu_seqlens", cu_seqlens, Tensor)
     if cu_seqlens.dtype not in (torch.int32, torch.int64) or cu_seqlens.ndim != 1 or len(cu_seqlens) < 2:
-        refuse("cu_seqlens", "be a vector of at least two integers", cu_seqlens, "pass 0 and where each document ends")
+        refuse("cu_seqlens", "be a vector of at least two integers", cu_seqlens, "pass 0 and the end of each document")
     ends = cu_seqlens.tolist()
     if math.prod(q.shape[:-3]) != 1 or lengths is not None:
         refuse("cu_seqlens", "be None beside a batch or lengths", ends, "pack all documents into one sequence")

@@ -4,8 +4,8 @@ In a chunk that starts from H and G, with g_t the product of its forget factors 
 
     H_t = g_t H + sum_{i<=t} w_ti k_i k_i^T,    G_t = g_t G + sum_{i<=t} w_ti v_i k_i^T.
 
-No ratio g_t / g_i exceeds 1, so none overflows. The states at the starts of chunks are a decayed prefix sum, which
-inverts nothing and so amplifies no error. Given these states, all chunks are computed at once.
+No ratio g_t / g_i exceeds 1, so none overflows. States at the starts of chunks are a decayed prefix
+sum, without inverses that would amplify errors. Given these states, all chunks run at once.
 
 Tokens are rows, ``(batch, chunks, size, d)``; G is kept as its transpose, ``(batch, chunks, dk, dv)``.
 """

@@ -22,7 +22,7 @@ from mesascope.shapes import Float, Tensor
 
 @runtime_checkable
 class Solver(Protocol):
-    """Solver for x. It may factorise all chunks. It raises for inaccurate results, or replaces them by NaN."""
+    """Solver for x. For inaccurate x, ``required`` raises an error and ``marked`` returns NaN."""
 
     def factor(self, equations: NormalEquations, q: Tensor) -> Factor | None: ...
     def find(self, equations: NormalEquations, q: Tensor, factor: Factor | None) -> SolveResult: ...
@@ -33,7 +33,7 @@ class Solver(Protocol):
 def solve_chunks(
     equations: NormalEquations, q: Float[Tensor, "batch chunks size dk"], solver: Solver
 ) -> tuple[Float[Tensor, "batch chunks size dk"], int]:
-    """Solution x, and the number of products with A (0 if compiled); raise `NumericalError` if x is inaccurate.
+    """Solution x and number of iterations (0 if compiled); raise `NumericalError` if inaccurate.
 
     Under `torch.func.vmap`, and if the solver may not read values, inaccurate members become NaN instead.
     """
@@ -44,7 +44,7 @@ def solve_chunks(
 
 
 class _Solve(torch.autograd.Function):
-    """Solution x, the number of products, and the factor, if all chunks have one, for the backward pass.
+    """Solution x, the number of iterations, and the factor (if any) for the backward pass.
 
     Autograd treats the factor as a constant, so a backward pass that is itself differentiated solves without it.
     """

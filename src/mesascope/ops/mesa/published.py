@@ -57,6 +57,8 @@ def mesa_recursion(
     Source: von Oswald (2024), eq. 3.19 and section 3.7.2.1.
     """
     problem = pose(q, k, v, ridge=ridge, log_forget=log_forget, beta=beta)
+    if may_read(q.device) and not bool(problem.log_forget.isfinite().all()):
+        refuse("log_forget", "be finite for the recursion", -torch.inf, "use mesa_attention")
     start = problem.H[0].diagonal(dim1=-2, dim2=-1).reciprocal()
     with torch.autocast(q.device.type, enabled=False):
         x, _ = _Recursion.apply(problem.q, problem.k, problem.log_forget, problem.beta, start)

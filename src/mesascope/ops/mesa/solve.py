@@ -38,7 +38,7 @@ _CORRECTIONS, _UNREAD_CORRECTIONS = 4, 3
 
 
 class SolveResult(NamedTuple):
-    """Solution x, a lower bound on the condition number (infinite if no digit is accurate), and number of products."""
+    """Solution x, lower bound on the condition number (inf if inaccurate), number of iterations."""
 
     x: Float[Tensor, "*chunks size dk"]
     condition: Float[Tensor, "*chunks"]
@@ -99,7 +99,7 @@ class Exact:
 def refuse_singular(condition: Float[Tensor, "batch chunks"], heads: int, size: int, dtype: torch.dtype) -> NoReturn:
     """Raise an error that names the head and tokens with the largest condition number."""
     row, chunk = divmod(int(condition.nan_to_num(nan=torch.inf).argmax()), condition.shape[1])
-    where = f"token {chunk}" if size == 1 else f"chunk {chunk} (tokens {chunk * size} to {(chunk + 1) * size - 1})"
+    where = f"token {chunk}" if size == 1 else f"chunk {chunk} (of up to {size} tokens)"
     wider = "" if dtype == torch.float64 else ", or float64"
     raise NumericalError(
         f"H must stay positive definite, but is singular to {dtype} in head {row % heads}, {where}: use a larger "

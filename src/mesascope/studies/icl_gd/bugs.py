@@ -15,7 +15,7 @@ _DESCENT = "mesascope.learners.descent:GradientDescentPlusPlus._predictions"
 
 
 def _with(changes: Callable[[Any], dict[str, Any]]) -> Callable[[Any], Any]:
-    """Predictions of a descent with other attributes: ``changes`` returns them."""
+    """Predictions of a descent whose attributes are replaced by those that ``changes`` returns."""
 
     def wrong(predict: Any) -> Any:
         def predictions(self: Any, context: Any, xq: Any) -> Any:

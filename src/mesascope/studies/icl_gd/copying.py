@@ -73,23 +73,20 @@ def _reads(net: Any, episodes: tasks.Episode) -> dict[str, float]:
 
 
 def fall_made(run: Any) -> np.ndarray:
-    """Share of the fall at each evaluation, by seed: 0 at the loss of predicting 0, 1 at gradient descent's loss."""
+    """Share of the loss's fall, by seed and evaluation: 0 for predicting 0, 1 for gradient descent."""
     return (run["zero mse"] - run["mse"]) / (run["zero mse"] - run["gd mse"])
 
 
 def copying_before(run: Any, share: float = 0.05) -> np.ndarray:
-    """Each seed's largest ratio of the sensitivity to the next token over that to each other token, before the fall.
-
-    "Before" means that `fall_made` has stayed below ``share``.
-    """
+    """Each seed's largest sensitivity to the next token / to each other token, while `fall_made` is below ``share``."""
     before = np.logical_and.accumulate(fall_made(run) < share, axis=1)
     return np.where(before, run["next"] / run["others"], 0.0).max(axis=1)
 
 
 def _gain(run: Any) -> np.ndarray:
-    """log2 of the ratio of sensitivities when nine tenths of the fall are made, over `copying_before`.
+    """log2(ratio of the two sensitivities after nine tenths of the fall / `copying_before`), by seed.
 
-    It is 0, no gain, for a seed without such a fall, or without an evaluation before the fall.
+    It is 0 for a seed without such a fall, or without an evaluation before the fall.
     """
     fallen, before = fall_made(run) > 0.9, copying_before(run)
     first = fallen.argmax(1)[:, None]
@@ -127,7 +124,7 @@ def _figure(first: str, *claims: Claim) -> Figure:
     reads = {"own": ("limit", "itself"), "next": ("trained", "the next token"), "others": ("gd", "each other")}
     return Figure(
         first, f"Alternating tokens, {first} first layer. Left: each seed, cut at 1.2 times the zero prediction's "
-        "loss; centre: mean and range over seeds; right: each seed, looks in order. Paper: Fig. 5.",
+        "loss; centre: mean and range over seeds; right: each seed, evaluations in order. Paper: Fig. 5.",
         (
             Lines("", "training step", shared.HALF_MSE, loss),
             study.curves(logged, reads, "norm of the first layer's derivatives by", log="y"),

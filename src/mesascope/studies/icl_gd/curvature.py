@@ -261,9 +261,9 @@ OF_MEDIANS = (
 
 SPECTRA = study.Figure(
     "spectra", "Curvature before and after one step of GD++ at the gamma of the median trained network. In the "
-    "bounds on the condition number, stars are without a step, circles at the gamma of the median network, "
-    "triangles at the least bound; N = 10 has an axis of its own, its smallest eigenvalue being one of "
-    "rounding. Last row: tasks of N = 25. Paper: Fig. 13.", (
+    "bounds on the condition number, stars: without a step; circles: at the gamma of the median network, "
+    "triangles: at the least bound. N = 10 has an axis of its own, as its smallest eigenvalue is a rounding "
+    "error. Last row: tasks of N = 25. Paper: Fig. 13.", (
         Lines("", "eigenvalue before a step", "eigenvalue after it", _change, limits={"ylim": (0, 6)}),
         Lines("", "gamma", "bound on the condition number", partial(_bounds, SIZES[1:]), "y"),
         Lines("", "gamma", "bound on the condition number", partial(_bounds, SIZES[:1]), "y"),

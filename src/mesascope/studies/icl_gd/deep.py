@@ -9,8 +9,8 @@ layers are compared with ten tied steps of GD++.
 From small random weights, some layers die: their step sizes shrink to 0. Other networks start from the weight products
 of five gradient steps plus random ones. Each layer of both kinds of network is left out in turn.
 
-Means depend on the rare contexts where these polynomials explode, so medians are given too. One network trains with
-the authors' settings; in preset ``thesis`` all do.
+Mean losses depend on rare contexts where deep GD++ diverges, so median losses are reported as well. One network trains
+with the authors' settings; in preset ``thesis`` all do.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def _changes(ratios: Any) -> np.ndarray:
 
 
 def _alive_over_warm(r: Any) -> np.ndarray:
-    """Median loss of networks from random weights without a dead layer (of all, if each has one) over warm ones'."""
+    """Median losses of networks without a dead layer (of all, if each has one) / of warm networks, for all pairs."""
     alive = nominal(_without_each("left-out")(r)).min(axis=1) > 2
     chosen = alive if alive.any() else ~alive
     return np.true_divide.outer(main["median", "trained"](r)[chosen], warm["median", "warm"](r))
@@ -219,7 +219,7 @@ SPREAD = Figure(
 )  # fmt: skip
 
 PATHS = Figure(
-    "paths", "Loss on the straight way from each network's rescaled products to GD++'s. Paper: Fig. 3b.", (
+    "paths", "Loss on the straight line from each network's rescaled products to GD++'s. Paper: Fig. 3b.", (
         _each("share of GD++", shared.HALF_MSE, paths.case("t"), {
             paths["mse", "own"] / 2: ("interpolated", "to its own GD++"),
             paths["mse", "tuned"] / 2: ("gd++", "to tuned GD++"),
@@ -237,8 +237,8 @@ PATHS = Figure(
 
 SEEDS = Figure(
     "seeds", "Each seed while training, and how large each of its layers' steps is in the end: half the loss; "
-    "|eta| of each layer, near 0 where one is dead; the loss without each layer, near the whole network's "
-    "where it is; and the network with the authors' settings. Paper: Fig. 3b.", (
+    "|eta| of each layer, near 0 for a dead layer; the loss without each layer, near that of the whole network "
+    "for a dead layer; and the network with the authors' settings. Paper: Fig. 3b.", (
         study.curves(
             stage("separate"), {"mse": ("trained", "each seed")}, shared.HALF_MSE, factor=0.5, log="y", each=True
         ),
@@ -264,11 +264,11 @@ SEEDS = Figure(
         Claim("warm-same-optimum", "networks from random weights that use all layers have a median loss within a "
               "quarter of that of networks that start from gradient descent",
               Reading("median loss from random weights, all layers in use / from gradient descent, all pairs",
-                      _alive_over_warm), two_sided(0.25), ours("whether what dies is all that a random start costs"),
+                      _alive_over_warm), two_sided(0.25), ours("dead layers as the only cost of a random start"),
               premises=(*TRAINED, "warm-converged")),
         Claim("warm-matches-own-gd++", "each network that starts from gradient descent has a cosine above 0.99 with "
               "GD++ with its own step sizes", warm["cosine", "warm", "own"], above(0.99),
-              ours("whether GD++ is what it comes to"), premises=("warm-converged",)),
+              ours("the algorithm after a warm start"), premises=("warm-converged",)),
         Claim("authors-below-gd", "the network with the authors' settings (each, if several train) has a smaller loss "
               "than five tuned steps of gradient descent", authors.ratio("trained", "gd"), below(1.0, by="paper"),
               printed("Fig. 3b left; abstract: surpass plain gradient descent"), at_least=1, premises=(GD,),

@@ -1,4 +1,4 @@
-"""Do blocks of linear self-attention and MLPs go on as GD++ does?
+"""Do blocks of linear self-attention and MLPs run GD++?
 
 ICML paper: Figure 8. Tasks are noiseless linear regression with N = d = 10. Blocks of attention and a GELU MLP,
 tokens clipped at 10, are compared with as many steps of gradient descent and of GD++, each with tuned sizes for
@@ -7,6 +7,8 @@ GD++ is not worse (10 % tolerance) than GD++ with the step sizes read from the w
 """
 
 from __future__ import annotations
+
+import numpy as np
 
 from mesascope import study
 from mesascope.studies.common import converged, plan
@@ -21,7 +23,7 @@ TUNED = ("converged", "gd++-at-its-optimum")
 
 main = stage("blocks-comparison", trained="blocks")
 larger = stage("blocks-input-scale", trained="blocks").where(
-    lambda cases: (cases["x_scale"] > 0.5) & (cases["x_scale"] <= 0.75), "at each scale"
+    lambda cases: np.isin(shared.over_training(cases["x_scale"]), (1.25, 1.5)), "at each scale"
 )  # fmt: skip
 
 

@@ -26,12 +26,12 @@ class Deep(regression.Regression):
     """Training of the networks of ten looped layers (five seeds)."""
     warm: SecondTraining = SecondTraining(plan(3000, 8e-3, batch=1024, clip=0.001), init_scale=0.5)
     """Training of the networks that start from gradient descent plus random weights (five seeds)."""
-    warm_eta: study.Positive = 2.0  # Step size of the gradient descent that they start from.
+    warm_eta: study.Positive = 2.0  # Step size of the gradient descent that networks of `warm` start from.
     authors: SecondTraining = SecondTraining(Training(50_000, 2048, 5e-4, "constant", clip=10.0))
     """Training of the networks with the authors' settings."""
     authors_seeds: study.Count = 1  # Networks with the authors' settings, at most `seeds`.
     descents: Training = plan(1000, 0.02)
-    """Training of GD++'s step sizes, which starts from those in a network's weights."""
+    """Training of GD++'s step sizes, starting from those in a network's weights."""
 
 
 def separate(settings: Deep, init_scale: float) -> Any:
@@ -49,7 +49,7 @@ def step_sizes(descents: Sequence[Any]) -> Arrays:
 
 
 def near(lab: study.Lab, settings: Deep, nets: Sequence[Any]) -> list[Any]:
-    """GD++ for each network, with step sizes trained from those in the weights: stage ``near``."""
+    """GD++ for each network, its step sizes trained from those in the weights; stage ``near`` has them."""
 
     def tuned() -> Arrays:
         owns = iter([own_descent(net, SEPARATE) for net in nets])

@@ -104,7 +104,7 @@ FINITE_TASKS = study.Figure(
         _over_pools("8192-tasks", "trained on 8192 tasks, layers have a median cosine above 0.99 with gradient descent",
                     _cosine(8192), above(0.99), printed("Fig. 16d")),
         _over_pools("2048-tasks", "trained on 2048 tasks, layers have a median cosine between 0.95 and 0.99 with "
-                    "gradient descent", _cosine(2048), Bound(0.95, 0.99), study.ours("how much less Fig. 16c shows"),
+                    "gradient descent", _cosine(2048), Bound(0.95, 0.99), study.ours("the bounds; Fig. 16c"),
                     former="printed, with a bound > 0.99, failed"),
         _over_pools("one-over-tasks", "1 minus the median cosine is inverse to the number of tasks: with 2048 tasks it "
                     "is 3 to 5 times as large as with 8192",
@@ -126,7 +126,7 @@ FINITE_TASKS = study.Figure(
                     "of tasks",
                     study.beside([_compared(pool).ratio("trained", "gd") for pool in POOLS],
                                  "loss of trained / of gradient descent"), above(1.0),
-                    study.ours("a layer judged by its own tasks would lose less"), quantifier="every",
+                    study.ours("control: its own tasks would give a smaller loss"), quantifier="every",
                     premises=(*PREMISES, "own-tasks")),
     ),
 )  # fmt: skip

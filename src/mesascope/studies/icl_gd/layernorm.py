@@ -1,4 +1,4 @@
-"""What does LayerNorm cost a layer that would run gradient descent?
+"""Can a layer behind LayerNorm run gradient descent, and with what loss?
 
 ICML paper: Figure 14. Tasks are noiseless linear regression with N = d = 10. One linear layer behind LayerNorm, with
 one head and with two, is compared with one step of gradient descent, and two linear layers with LayerNorm between

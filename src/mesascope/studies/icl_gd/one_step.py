@@ -37,7 +37,7 @@ weights = stage(
 
 @study.frozen
 class OneStep(regression.Regression):
-    n_context: study.Count = 10  # Pairs of a context, in all figures except that of dimensions.
+    n_context: study.Count = 10  # Pairs of a context, except for the sizes N = d of 5, 15 and 20.
     noise: study.NonNegative = 0.0  # Standard deviation of the label noise.
     sizes: study.Training = plan(600, 2e-3, decay_from=0.5)  # Training for other sizes N = d, and for with-query.
 
@@ -91,7 +91,7 @@ def _size(lab: study.Lab, settings: OneStep, size: int) -> tuple[list[Any], Any,
 
 
 def _many(settings: OneStep) -> list[tasks.LinearRegression]:
-    """Tasks of each N = d with ten teachers and ten queries: a third of the standard error of one of each."""
+    """Families of each N = d with ten teachers and ten queries, for a third of the standard error of one of each."""
     return [settings.family_of(size, d_out=10, n_query=10) for size in SIZES]
 
 
@@ -212,7 +212,7 @@ DIMENSIONS = Figure(
             _loss("trained", "trained", "trained layers", "x"),
             _loss("middle", "interpolated", "interpolated", "+"),
         ], limits={"xticks": SIZES}),
-        study.Lines("", "N = d", "tuned step size less closed form, %", _offsets, limits={"xticks": SIZES}),
+        study.Lines("", "N = d", "tuned step size / closed form - 1, %", _offsets, limits={"xticks": SIZES}),
     ), columns=2, claims=(
         Claim("limit", "one step of gradient descent at the closed-form step size has a loss within 2 % of the closed "
               "form, for each N = d", limits["mse", "gd"].at(0, "for each size") / optima["limit"], two_sided(0.02),

@@ -62,7 +62,7 @@ def _errors(learner: Any, exact: tasks.Episode, damping: float) -> np.ndarray:
 
 
 def _unstable(lab: study.Lab, settings: Regression, gd: Any) -> Estimates:
-    """Share of contexts on which gradient descent diverges, for each damping; contexts are many, as these are rare."""
+    """Share of contexts on which gradient descent diverges, for each damping, from many contexts, as few diverge."""
     spectra = learners.gram_spectra(settings.family(), 10 * settings.tasks, lab.stream("unstable"))
     largest = spectra[:, -1].cpu().numpy()
     points = [Estimates.of({("share",): [damping * gd.eta.item() * largest > 2]}) for damping in DAMPINGS]

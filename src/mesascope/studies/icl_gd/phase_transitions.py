@@ -97,11 +97,11 @@ def _grok(lab: study.Lab, settings: PhaseTransitions, gd: Any) -> None:
 def rise_and_fall(
     step: np.ndarray, test: np.ndarray, own: np.ndarray, limit: float, zero: float
 ) -> tuple[float, float, float]:
-    """Largest rise of a test loss on its plateau, its lowest value after that over ``limit``, and its delay.
+    """Largest rise of the loss ``test`` on its plateau, its lowest later value over ``limit``, and its fall's delay.
 
     The plateau ends halfway between ``zero``, the loss of predicting 0, and ``limit``; initial losses can be far larger
-    than ``zero``. The rise is a ratio minus 1. The delay is the step after half of the fall, over the step at which the
-    loss on the block's own tasks has fallen by a tenth; NaN if either never happens.
+    than ``zero``. The rise is relative to the lowest loss before. The delay is the step at which ``test`` has made half
+    of its fall, over that at which ``own``, the loss on own tasks, is a tenth below the plateau; NaN if there is none.
     """
     low = np.minimum.accumulate(test)
     plateau = low > (min(low[0], zero) + limit) / 2
@@ -125,7 +125,7 @@ def _blocks(part: int, words: str) -> Reading:
 
 
 def _crossings(r: Any) -> tuple[np.ndarray, ...]:
-    """Crossing step of each seed; nan if no seed crosses.
+    """Crossing steps of the seeds for each number of heads; all nan if no seed crosses.
 
     Seeds that do not cross count as crossing at the last step, which underestimates how late they are.
     """
@@ -134,7 +134,7 @@ def _crossings(r: Any) -> tuple[np.ndarray, ...]:
 
 
 def _middle(steps: np.ndarray, axis: int, share: float) -> np.ndarray:
-    """Range of this share of the seeds, from the middle; at least 10, the interval between evaluations."""
+    """Range of the middle ``share`` of the seeds; at least 10 steps, the interval between evaluations."""
     return np.maximum(np.subtract(*np.quantile(steps, [0.5 + share / 2, 0.5 - share / 2], axis)), 10)
 
 
@@ -150,7 +150,7 @@ def _reached(r: Any) -> np.ndarray:
 
 
 def _margins(r: Any) -> np.ndarray:
-    """Margins of each seed's loss: above 0.25 before its crossing, and below 0.25 at it, ``(seeds, kinds)``."""
+    """Margins of each half loss, above 0.25 before its crossing and below 0.25 at it: ``(all networks, 2)``."""
     rows = []
     for name in HEADS:
         step, loss, crossing = r[name]["step"], r[name]["mse"] / 2, r[f"{name}-crossing"]["step"][:, None]
@@ -160,7 +160,7 @@ def _margins(r: Any) -> np.ndarray:
 
 
 def _of_curves(r: Any) -> np.ndarray:
-    """Loss over gradient descent's on fresh tasks, over the same ratio at the end of the curve, ``(seeds, kinds)``."""
+    """Loss over gradient descent's on fresh tasks, over the same ratio at the end of the curve, ``(seeds, 2)``."""
     fresh = [nominal(r["losses"].ratio(name, "gd"))[:, 0] for name in HEADS]
     ends = [r[name]["mse"][:, -1] / r[name]["gd mse"][:, -1] for name in HEADS]
     return (np.stack(fresh) / np.stack(ends)).T

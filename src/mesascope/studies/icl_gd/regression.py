@@ -28,7 +28,7 @@ SWEEPS: dict[str, dict[str, Sequence[Any]]] = {
     "other-inputs": {"x": LAWS, "x_scale": (0.5, 1.0, 2.0)},
 }
 
-# Mean squared error of predicting 0: ten inputs from U(-0.5, 0.5), and teachers from N(0, I).
+# Mean squared error of predicting 0, for d = 10, inputs from U(-0.5, 0.5) and teachers from N(0, I).
 ZERO = 10 * 0.5**2 / 3
 # Number of tasks; a standard error needs two.
 Several = Annotated[int, msgspec.Meta(ge=2)]
@@ -44,7 +44,7 @@ class Regression:
     x_scale: Positive = 0.5  # Inputs are drawn from U(-x_scale, x_scale).
     tasks: Several = 100_000  # Fresh tasks for comparing trained networks and algorithms.
     sweep_tasks: Several = 10_000  # Tasks for each point of a sweep, and for evaluations during training.
-    tune_tasks: Several = 10_000  # Tasks for tuning the step sizes of the references.
+    tune_tasks: Several = 10_000  # Tasks for tuning references and for checking their losses.
 
     def family(self, **changes: Any) -> tasks.LinearRegression:
         """The tasks, with N = d = 10 unless ``changes`` set other values."""

@@ -63,10 +63,7 @@ def suits_training(swept: StageReading, reference: str, what: str, *, id: str) -
 
 
 def as_trained(*names: str, id: str = "networks-as-trained") -> Claim:
-    """Premise: the measured networks are the logged ones, in their final state.
-
-    ``names`` are trainings with a stage ``NAME-comparison``.
-    """
+    """Premise: in stage ``NAME-comparison``, networks have the last logged loss of training ``NAME``, for ``names``."""
     ratios = [stage(f"{name}-comparison")["mse", "trained"] / stage(name)["mse"].at((..., -1), name) for name in names]
     return Claim(
         id, "on fresh tasks each network has the loss that was logged at the end of its training, within 20 %",
@@ -76,10 +73,7 @@ def as_trained(*names: str, id: str = "networks-as-trained") -> Claim:
 
 
 def derivatives(compared: StageReading, *, id: str = "derivatives") -> Claim:
-    """Premise: measured sensitivities equal the derivatives of predictions to within 5 %.
-
-    Sensitivities that are measured at another query or on another task would fail this.
-    """
+    """Premise: measured sensitivities are derivatives of predictions at the same queries and tasks, within 5 %."""
     return Claim(
         id, "sensitivities agree with difference quotients of predictions at the same queries, within 5 %",
         compared["derivative-error", "trained"] / compared["derivative", "trained"], below(0.05), ours("premise"),
@@ -108,7 +102,7 @@ def peak_difference(name: str) -> Reading:
 
 
 def gap_left(one: StageReading, two: StageReading) -> Reading:
-    """Excess loss over gradient descent of two heads, over that of one head; each seed with each."""
+    """Excess loss over gradient descent: that of two heads / that of one head, for all pairs of networks."""
     first, second = (heads.ratio("trained", "gd") - 1 for heads in (one, two))
     words = "(loss of two heads - gradient descent's) / (loss of one head - gradient descent's), all pairs of networks"
     return Reading(words, lambda r: np.true_divide.outer(second(r), first(r)))
@@ -116,11 +110,17 @@ def gap_left(one: StageReading, two: StageReading) -> Reading:
 
 def near_training(name: str) -> StageReading:
     """Part of a sweep over input scales up to 1.25 times that of training."""
-    return stage(name).where(lambda cases: cases["x_scale"] <= 1.25 * 0.5, "scales up to 1.25 times that of training")
+    words = "scales up to 1.25 times that of training"
+    return stage(name).where(lambda cases: over_training(cases["x_scale"]) <= 1.25, words)
+
+
+def over_training(scales: np.ndarray) -> np.ndarray:
+    """Input scales of a sweep / that of training, which is half the largest."""
+    return scales / (0.5 * scales.max())
 
 
 def diagonal_spread(matrices: np.ndarray) -> np.ndarray:
-    """Largest distance of a matrix's diagonal entries from their mean, over |mean|, without the last, the target's."""
+    """Largest |entry - mean| / |mean| of each matrix's diagonal without its last entry, which is the target's."""
     inputs = np.diagonal(matrices, axis1=1, axis2=2)[:, :-1]
     return np.abs(inputs / inputs.mean(axis=1, keepdims=True) - 1).max(axis=1)
 
@@ -134,11 +134,7 @@ def contrast_figures(
     claims: tuple[Claim, ...] = (),
     away: tuple[Claim, ...] = (),
 ) -> tuple[Figure, Figure]:
-    """The two figures of a `contrast`: during training, and on inputs of other scales.
-
-    Args:
-        claims, away: claims of the first and of the second figure.
-    """
+    """The two figures of a `contrast`: during training (with ``claims``), and on scaled inputs (with ``away``)."""
     subject, run, swept = title[0].upper() + title[1:], stage(name), stage(f"{name}-input-scale")
     levels = [Level(run[f"{key} mse"] / 2, key, NAMES[key]) for key in references]
 
@@ -164,8 +160,8 @@ def contrast_figures(
 
 
 def relative(swept: StageReading, case: str) -> Reading:
-    """Values of a sweep over that of training, which is 1 for teacher scales, and half the largest input scale."""
-    return swept.case(case).map(lambda x: x / (0.5 * x.max() if case == "x_scale" else 1.0), case)
+    """Values of a sweep / that of training, which is 1 for teacher scales."""
+    return swept.case(case).map(over_training if case == "x_scale" else lambda x: x, case)
 
 
 def losses_over(

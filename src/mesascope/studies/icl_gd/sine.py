@@ -43,9 +43,9 @@ class Sine:
     control: Training  # Training of the controls.
     restart: Training  # Training of transformers that start from the controls' weights.
     attention_scale: Positive = 0.2  # Variance of the larger initial weights of attention, times fan-in.
-    init_scale: Positive = 0.002  # Variance of all initial weights, times fan-in.
+    init_scale: Positive = 0.002  # Variance of all other initial weights, times fan-in.
     seeds: study.Count = 5  # Transformers and controls trained, one of each per seed.
-    tasks: Several = 100_000  # Fresh tasks for comparing both.
+    tasks: Several = 100_000  # Fresh tasks for comparing transformers and controls.
     watch_tasks: Several = 5_000  # Tasks for evaluations during training.
 
 

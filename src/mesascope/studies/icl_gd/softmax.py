@@ -1,8 +1,8 @@
 """Does softmax self-attention run a step of gradient descent, and what does a second head add?
 
 ICML paper: Figure 12. Tasks are noiseless linear regression with N = d = 10. One softmax layer with one head and with
-two is compared with one step of gradient descent, and with one on centred inputs: the softmax' denominators, which
-the paper's expansion leaves out, subtract the mean.
+two is compared with one step of gradient descent, and with one on centred inputs: the denominators of the softmax,
+which the paper's expansion leaves out, subtract the mean.
 
 Batches have 512 tasks, and 2,048 in preset ``thesis``. With 2,048 tasks, gradients are less noisy, and four of five
 seeds with one head stay for thousands of steps on a plateau where they predict 0. From larger initial weights, two

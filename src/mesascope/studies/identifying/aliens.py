@@ -17,12 +17,12 @@ from mesascope import adapters, constructions, nets, tasks, training
 from mesascope.studies.identifying.regressors import stream
 
 Array = np.ndarray
-# Learners, and the candidates that they equal or None, by name.
+# By name: the learner or a function that builds it, and the name of the candidate that it equals, or None.
 Aliens = Mapping[str, tuple[Any, str | None]]
 
 
 def alien(name: str, family: tasks.LinearRegression) -> tuple[Any, str | None]:
-    """The learner of a name, and the candidate that it equals, or None."""
+    """Learner of a name, and the name of the candidate that it equals, or None."""
     made, truth = aliens()[name]
     if name.startswith(("NumPy", "SciPy")):
         return adapters.from_numpy(made), truth
@@ -47,7 +47,7 @@ def _far(x: Array, xq: Array) -> Array:
 
 
 def _nearest(x: Array, y: Array, xq: Array, k: int = 3) -> Array:
-    """Labels (queries, neighbours) of the nearest pairs."""
+    """Labels ``(queries, k)`` of the ``k`` nearest pairs, the nearest first."""
     return y[np.argsort(_far(x, xq), 1)[:, :k], 0]
 
 

@@ -1,4 +1,4 @@
-"""Does identify name what is planted, and nothing that is not there?
+"""Does `identify` name planted algorithms, without false names?
 
 Each candidate of the whole catalogue is planted in turn, with parameters drawn at random, behind one of five adapters;
 every sixth answers with noise. Learners of other people (`aliens`) follow, most of which no candidate equals. A name is
@@ -51,7 +51,7 @@ LEFT, UNRELATED = 0.09, 0.8
 
 @frozen
 class Calibration:
-    trials: Count = 1_000  # Maximum number of trials per seed; seeds share the subjects, spread evenly.
+    trials: Count = 1_000  # Maximum number of trials per seed; all trials are spread evenly over the subjects.
     tasks: Annotated[int, msgspec.Meta(ge=8)] = 24  # Tasks of each condition and part.
     seeds: Count = 2  # Sets of trials, each with its own tasks.
 
@@ -266,7 +266,7 @@ def _controls(seeds: list[int]) -> Arrays:
 
 
 def _of_query(context: Any, xq: Any) -> Any:
-    """A function that no regressor of the context predicts."""
+    """A function of the query alone, which no regressor learns from the context."""
     return (5 * xq).sin().sum(-1, keepdim=True)
 
 
@@ -281,7 +281,7 @@ def _part(seeds: list[int], indices: np.ndarray, count: int) -> Arrays:
 
 
 def _of(r: Any, name: str, **said: bool) -> np.ndarray:
-    """A value of each trial, or of those with or without a true name, noise or an alien, as ``said`` asks."""
+    """Values of all trials, or of the trials selected by ``truth``, ``noise`` and ``alien`` (each True or False)."""
     trials = r["trials"]
     are = {"truth": trials["has_truth"].astype(bool), "noise": trials["noise"] > 0,
            "alien": trials["way"] == WAYS.index("alien")}  # fmt: skip
@@ -302,7 +302,7 @@ def _room(r: Any) -> np.ndarray:
 
 
 def _shares(r: Any) -> list[Grid]:
-    """Percent of trials with a truth that are named, ruled out, or in the right family; of all, with a false name."""
+    """Percent by adapter, of trials with a truth: named, ruled out, family first; of all trials: with a false name."""
     way, truth = _of(r, "way"), _of(r, "has_truth").astype(bool)
     rows = []
     for index in range(len(WAYS)):

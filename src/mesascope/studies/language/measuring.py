@@ -11,7 +11,7 @@ import numpy as np
 from mesascope import language
 from mesascope.study import Arrays, Estimates
 
-# Blocks of adjacent windows; they are the independent samples of the judged text, in place of documents.
+# Number of blocks of adjacent windows; blocks are the independent samples of the judged text, in place of documents.
 BLOCKS = 64
 # Maximum number of training tokens to count and to search.
 COUNTED = 10_000_000
@@ -24,7 +24,7 @@ Losses = Callable[[], Mapping[str, Sequence[Any]]]
 
 
 def library(part: str, tokenizer: str) -> str:
-    """The folder of the standard library's tokens, in the cache."""
+    """Folder of the standard library's tokens in the cache; they are prepared if missing."""
     from mesascope.data.files import cache_folder
     from mesascope.language.documents import standard_library
     from mesascope.language.shards import INDEX
@@ -98,7 +98,7 @@ def _training_text(corpus: Any) -> np.ndarray:
 
 
 def pair_frequencies(corpus: Any, windows: Any) -> Arrays:
-    """Cross-entropy of the bigram model on the first half of each window, in nats a token, as ``frequencies``.
+    """Cross-entropy of the bigram model on the first half of each window, in nats per token, as ``frequencies``.
 
     Pairs are counted in a part of the training text. The prior has the weight of one token, and the frequencies of
     single tokens.
@@ -115,7 +115,7 @@ def pair_frequencies(corpus: Any, windows: Any) -> Arrays:
 
 
 def seen(corpus: Any, windows: Any) -> Arrays:
-    """Percent of windows whose first `PIECE` tokens occur in the searched part of the training text."""
+    """Percent of a sample of windows whose first `PIECE` tokens occur in the first `COUNTED` training tokens."""
     dtype = corpus.index.dtype
     text = _training_text(corpus).astype(dtype).tobytes()
     pieces = windows[:: max(len(windows) // SEARCHED, 1), :PIECE].cpu().numpy().astype(dtype)

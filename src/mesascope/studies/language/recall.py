@@ -39,7 +39,7 @@ RATES: dict[str, dict[str, float]] = {
 RIDGES = {"least-squares": 1.0, "lower-ridge": 0.2, "higher-ridge": 5.0}
 cosine_plan = partial(plan, schedule="cosine", optimizer="adamw", weight_decay=0.01, clip=1.0)
 
-ASKED = {"nats": "loss an answer in nats", "answered": "accuracy in percent"}
+ASKED = {"nats": "loss in nats per answer", "answered": "accuracy in percent"}
 recalled, copied = stage("recall", **ASKED, window="softmax, window"), stage("copying", **ASKED)
 languages, regression = stage("languages"), stage("regression", mse="error", **{"least-squares": "ridge regression"})
 
@@ -233,9 +233,9 @@ STUDY = Study(
             _shown("languages: nats above log 2", above_log_2),
             _shown("regression: error / least squares", over_ridge),
         ), columns=2, size=(11, 6.4), claims=(
-            Claim("solved", "softmax without a window loses less than 0.3 nats an answer on recall and copying",
-                  beside([recalled["nats", "softmax"], copied["nats", "softmax"]], "nats lost an answer, each task"),
-                  below(0.3), ours("premise: who sees all can answer")),
+            Claim("solved", "softmax without a window has a loss below 0.3 nats per answer on recall and copying",
+                  beside([recalled["nats", "softmax"], copied["nats", "softmax"]], "nats per answer, each task"),
+                  below(0.3), ours("premise: a network that attends to all tokens can answer")),
             Claim("chance", "untrained networks have an accuracy below 10 % on recall and copying",
                   beside([recalled["answered", "untrained"], copied["answered", "untrained"]],
                          "percent answered, each task"), below(10.0), ours("a null control"), premises=SOLVED),
@@ -250,9 +250,9 @@ STUDY = Study(
                   "loss of untrained networks over log 2, the optimum for a known automaton",
                   beside([above_log_2(kind) / above_log_2("untrained") for kind in MATRICES],
                          "nats above log 2 / those of untrained networks, each kind"), below(0.25), ours("premise")),
-            Claim("symbols", "on unknown automata, layers of each kind lose less than uniform guesses of a symbol, log "
-                  "8 = 2.08 nats",
-                  beside([languages["nats", kind] for kind in KINDS], "nats lost an answer, each kind"),
+            Claim("symbols", "on unknown automata, layers of each kind have a smaller loss than uniform guesses of a "
+                  "symbol, log 8 = 2.08 nats",
+                  beside([languages["nats", kind] for kind in KINDS], "loss in nats per answer, each kind"),
                   below(float(np.log(8))), ours("control: symbols of an automaton recur"), premises=()),
             Claim("ridge", "the squared error of ridge regression is larger than the variance of the noise, 0.01, and "
                   "smaller than half of the variance of targets, 1", regression["mse", "least-squares"],

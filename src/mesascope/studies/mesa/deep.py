@@ -1,10 +1,10 @@
-"""What do stacked layers of linear attention run on constructed tokens, and what can be read off on the way?
+"""What do stacked layers of linear attention run on constructed tokens, and what can be decoded at each layer?
 
 Thesis: Figures 3.3 and 3.11. Two, four and six linear layers on tokens (0, s_t, s_t, s_{t-1}) are compared with ridge
-regression, the limit, and with as many tuned steps of online gradient descent, which is what stacked gradient steps
-compute. The blocks of six layers are read as multiples of I, and each network is interpolated with the algorithm that
-is read from it. The coefficients of the sixteen largest blocks of each layer and head are then trained further, as in
-the authors' code. Linear probes predict the next element and the preconditioned input at every layer; untrained
+regression, the limit, and with six tuned steps of online gradient descent, which is what stacked gradient steps
+compute. The blocks of six layers are read as multiples of I, and each of these networks is interpolated with the
+algorithm read from it. The coefficients of the sixteen largest blocks of each layer and head are then trained further,
+as in the authors' code. Linear probes predict the next element and the preconditioned input at every layer; untrained
 networks and shuffled targets are controls.
 """
 

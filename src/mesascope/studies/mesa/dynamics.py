@@ -153,7 +153,7 @@ def built_mesa_layer(lab: study.Lab, settings: Dynamics) -> Any:
 def tuned_ridge(
     lab: study.Lab, settings: Sequences, family: Any, features: Any = None, times: Sequence[int] | None = None
 ) -> Any:
-    """Ridge regression on elements or features, with the best ridge after ``times`` elements (or after all)."""
+    """Ridge regression on elements or features, with the ridge of smallest total error at ``times`` (all if None)."""
     drawn = lab.draw(family, settings.tune_tasks, "tune")
     known = {f"{ridge:g}": learners.RecursiveLeastSquares(ridge, features=features) for ridge in TRIED}
     errors = lenses.errors_by_time({name: [learner] for name, learner in known.items()}, drawn, times)

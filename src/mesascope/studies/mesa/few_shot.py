@@ -89,7 +89,7 @@ def _measure(lab: study.Lab, settings: Prompting, family: tasks.FewShotSequence)
 
 
 def error(name: str, *inputs: int | str) -> study.Reading:
-    """Errors of the answers to these inputs, the first is 1: ``(seeds,)``, or ``(seeds, inputs)`` of several."""
+    """Errors of the answers to these inputs, counted from 1: ``(seeds,)``, or ``(seeds, inputs)`` for several."""
 
     def chosen(errors: Any) -> Any:
         places = [one - 1 if isinstance(one, int) else _PLACES[one](errors.shape[1]) for one in inputs]

@@ -1,6 +1,6 @@
 """Do transformers learn the features in which nonlinear dynamics are linear, and least squares on them in context?
 
-The paper on which chapter 3 of von Oswald (2024) is based. Elements follow s_{t+1} = W f(s_t), with W of the task and
+Source: von Oswald et al. (2023, arXiv 2309.05858). Elements follow s_{t+1} = W f(s_t), with W of the task and
 features f that all tasks share: f can be learned while training, W in context. Networks with MLPs are compared with
 ridge regression on the elements, on the true features, and with networks without MLPs.
 """
@@ -60,7 +60,7 @@ STUDY = Study(
     claims=(converged(*TRAINED, at_least=3, most=0.02), dynamics.learns(*TRAINED),
             dynamics.simulated_ridge(SIMULATED)),
     figures=(
-        dynamics.losses(ROLES, TRAINED, "The extended paper has the like", claims=(
+        dynamics.losses(ROLES, TRAINED, "Compare the extended paper", claims=(
             Claim("features-are-better", "least squares on the true features has less than half the loss of least "
                   "squares on elements", main.ratio("features", "linear"), below(0.5),
                   ours("premise: these dynamics are not linear"), over="algorithms", at_least=1, about="algorithms"),

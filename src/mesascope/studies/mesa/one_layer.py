@@ -1,9 +1,9 @@
 """Does one layer of linear attention learn a sequence by a step of gradient descent, and a mesa-layer by least squares?
 
 Thesis: Figures 3.2 and 3.10, Table 3.1. One linear layer on tokens (0, s_t, s_{t-1}) is compared with one tuned step of
-gradient descent, read as weighted sums of pairs (eq. 3.55), and interpolated with what is read; one mesa layer is
-compared with ridge regression on all known pairs, the limit. Its keys and queries are the tokens' projections, as in
-eqs. 3.6 to 3.10; a second layer divides them by their norms.
+gradient descent. Its weights are read as weighted sums of pairs (eq. 3.55), and it is interpolated with the algorithm
+that is read. One mesa layer is compared with ridge regression on all known pairs, the limit. Its keys and queries are
+projections of tokens, as in eqs. 3.6 to 3.10; another mesa layer divides them by their norms.
 
 The weighted sums of pairs are also tuned directly: no linear layer whose blocks are multiples of I can do better.
 """

@@ -1,6 +1,6 @@
 """How do transformers predict systems of which they see a part?
 
-The paper on which chapter 3 of von Oswald (2024) is based. A hidden state of width 15 is observed through 5 numbers:
+Source: von Oswald et al. (2023, arXiv 2309.05858). A hidden state of width 15 is observed through 5 numbers:
 three consecutive elements determine it, and one does not. Seven softmax layers, and a softmax and a mesa layer, are
 compared with ridge regression on the last one to five elements.
 """
@@ -62,7 +62,7 @@ STUDY = Study(
                       former="of a fall from the initial loss, held"), dynamics.nothing_known(KINDS, "one"),
             dynamics.simulated_ridge(SIMULATED, within=0.3)),
     figures=(
-        dynamics.losses(ROLES, KINDS, "The extended paper has the like", d=5, claims=(
+        dynamics.losses(ROLES, KINDS, "Compare the extended paper", d=5, claims=(
             Claim("three-are-needed", "after 50 elements the error of least squares on the last three elements is less "
                   "than a tenth of that on one or two", ON_THREE, below(0.1),
                   derived("the state has width 15, an element 5"), over="algorithms", at_least=2, about="algorithms"),
@@ -73,7 +73,7 @@ STUDY = Study(
             raw_tokens.in_context(KINDS, ROLES),
         )),
         raw_tokens.sensitivity_figure({name: ROLES[name][1] for name in KINDS} | {"untrained": "untrained"},
-                                      "The extended paper has the like", claims=(
+                                      "Compare the extended paper", claims=(
             Claim("copies-two-back", "after the first layer, tokens are more than 1.5 times as sensitive to the "
                   "element two before as to any four or more before",
                   copying_of_each(KINDS, 2, 4), above(1.5), printed(EXTENDED), quantifier="median"),

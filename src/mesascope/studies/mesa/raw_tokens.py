@@ -14,10 +14,10 @@ from mesascope.studies.mesa.dynamics import Sequences, Shown, adamw_plan, after,
 from mesascope.study import Claim, Figure, Reading, Training, below, beside, printed, stage
 
 EXTENDED = "extended paper (arXiv 2309.05858)"
-# Attention by layer: all softmax, a hybrid of linear layers, and one of a single mesa layer.
+# Attention by layer: all softmax; softmax and then six linear layers; softmax and then one mesa layer.
 LAYERS = {"softmax": ("softmax",) * 7, "linear": ("softmax", *["linear"] * 6), "mesa": ("softmax", "mesa")}
 WIDTH, HEADS, KEY = 40, 4, 20
-# First elements that are left out of averages of sensitivities along the sequence.
+# Number of first elements left out of averages of sensitivities and attention along the sequence.
 BEGINNING = 5
 
 cosine_plan = partial(adamw_plan, schedule="cosine", weight_decay=0.05, clip=1.0)

@@ -2,9 +2,9 @@
 
 Thesis: Figures 3.4, 3.8, 3.12 and 3.13. Seven softmax layers, a hybrid of one softmax and six linear layers, and one of
 a softmax and a mesa layer are compared with ridge regression, the limit, and one tuned step of gradient descent. The
-first layer's sensitivities and attention show whether it puts neighbours together; linear probes look in every layer
-for the next element, for the preconditioned input, and for what a gradient step on that would predict. Untrained
-networks and shuffled targets are controls.
+first layer's sensitivities and attention show whether it copies the previous element into each token. Linear probes
+predict from every layer the next element, the preconditioned input, and the result of a gradient step on that input.
+Untrained networks and shuffled targets are controls.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Do learned rates and masks keep what was learned, and do they close?
 
 Thesis: Table 4.5 and Figs. 4.3 and 4.4. A network of two hidden layers learns one task after another: images turned,
-or with their pixels permuted. A method sees each batch of ten images once, and may keep some hundred of the past.
+or with their pixels permuted. A method sees each batch of ten images once, and may store a few hundred past images.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ LEARNED = ("La-MAML", "sparse-La-MAML")
 PARAMETERS = ("W1", "b1", "W2", "b2", "W3", "b3")
 # Evaluations during a task that is seen several times.
 LOOKS = 10
-# Retained accuracy, and backward transfer and interference, in percent, by stream: Table 4.5.
 TABLE, LEFT, RIGHT = map(study.printed, ("Table 4.5", "Fig. 4.3 left, centre", "Fig. 4.3 right"))
+# Retained accuracy, and backward transfer and interference, in percent, by stream: Table 4.5.
 PRINTED = {
     "SGD": {"retained": (53.38, 55.42, 32.62), "transfer": (-5.44, -13.76, -19.06)},
     "GEM": {"retained": (67.38, 55.42, 32.14), "transfer": (-18.02, -24.42, -23.52)},
@@ -63,7 +63,7 @@ class ContinualMnist:
     passes: Count = 10  # Passes over a task in the training with several passes.
     pass_tasks: Count = 5  # Tasks of the training with several passes.
     seeds: Count = 10  # Streams and networks.
-    side_seeds: Count = 8  # Streams and networks of both these comparisons.
+    side_seeds: Count = 8  # Streams and networks for the comparison of sizes and for several passes.
 
 
 def methods(stream: str, mer_batches: int) -> dict[str, Any]:
@@ -302,8 +302,8 @@ STUDY = Study(
                   beside([_closed(method).map(lambda shares: np.diff(shares, axis=1), method) for method in LEARNED],
                          "points of closed weights of a layer above the one before"), above(0.0), LEFT),
         )),
-        Figure("widths", "Percent of all weights that no longer change after turned images, and what is retained of "
-               "them, by the width of a network that learns masks; mean and range over seeds. Thesis: Fig. 4.3, "
+        Figure("widths", "Percent of all weights that no longer change after turned images, and retained accuracy, "
+               "by the width of a network that learns masks; mean and range over seeds. Thesis: Fig. 4.3, "
                "right.", (
             _by_width("closed (%)", "closed", "gd"),
             _by_width("retained accuracy (%)", "retained", "trained"),

@@ -1,4 +1,4 @@
-"""Do masks help a learner that meets tasks which switch unannounced, and return?
+"""Do masks help on a stream whose tasks switch unannounced, and return?
 
 Thesis: section 4.4.2 and Table 4.6. Each batch is evaluated before the learner trains on it. At random steps a new
 task starts: a randomly drawn dataset and a random choice of its classes. The three continual-MAML variants (no masks,
@@ -48,7 +48,7 @@ class ContinualOnline:
     steps: Annotated[int, Meta(ge=PARTS)] = 1000  # Batches of a stream.
     ways: Count = 10  # Classes of a task.
     shots: Count = 5  # Images of each class in a batch.
-    architecture: Literal["convnet4", "resnet12", "mlp"] = "convnet4"  # The network: convnet4 or mlp.
+    architecture: Literal["convnet4", "resnet12", "mlp"] = "convnet4"  # Network: convnet4, resnet12 or mlp.
     width: Count = 16  # Its filters, or units.
     size: Count = 28  # Pixels of a side.
     inner_lr: Positive | None = None  # Learning rate of the fast weights; each method's tuned rate if None.
@@ -115,8 +115,8 @@ def _percent(told: Mapping[str, np.ndarray], first: np.ndarray, ways: int) -> Ar
     """Accuracy before learning and closed share of learned masks or rates, by part of a stream, in percent.
 
     ``total`` is the accuracy on the whole stream, ``surprised`` that on first batches of tasks minus chance.
-    ``detected`` is the percentage of tasks, from the second on, whose first batch a method takes for one of a new task,
-    minus that of the other batches.
+    ``detected`` is the percentage of first batches (from the second task on) that a method detects as a new task, minus
+    that of other batches.
     """
     accuracy = told["accuracy"]
     parts = {

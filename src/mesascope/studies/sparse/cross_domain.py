@@ -1,4 +1,4 @@
-"""Do learners that chose where to learn carry over to other images than those they meta-learned on?
+"""Does sparse-MAML transfer to datasets on which it did not meta-learn?
 
 Thesis: Table 4.4. Networks that meta-learned on one dataset adapt to tasks of others.
 """
@@ -30,8 +30,8 @@ CARRIES = ("learns", "carries-over")
 class CrossDomain(FewShot):
     domains: tuple[str, ...] = ("mnist", "fashion-mnist", "digits")
     """Datasets of the test tasks, besides the dataset of meta-learning."""
-    domain_ways: Annotated[int, msgspec.Meta(ge=2)] = 5  # Classes of their tasks.
-    turned: bool = False  # There, images turned by 90, 180 and 270 degrees are further classes.
+    domain_ways: Annotated[int, msgspec.Meta(ge=2)] = 5  # Classes of a test task on another dataset.
+    turned: bool = False  # On other datasets, images turned by 90, 180 and 270 degrees are further classes.
 
     def __post_init__(self) -> None:
         if not self.domains:
@@ -48,7 +48,7 @@ def measure(lab: study.Lab, settings: CrossDomain) -> None:
         changes = {"dataset": domain, "ways": settings.domain_ways, "rotations": settings.turned}
         other = dataclasses.replace(own, **changes)
         if (width := lab.draw(other, 1, "looked at").xq.shape[-1]) != known:
-            refuse("domains", f"have images of {known} numbers", f"{domain}, of {width}", "leave it out")
+            refuse("domains", f"have images of {known} numbers", {domain: width}, f"leave {domain} out")
         fresh[f"on {domain}"] = padded(few_shot.own_tasks(lab, other, settings.tasks, domain), settings.ways)
     groups = {name: few_shot.meta_trained(lab, name, settings, name) for name in COMPARED}
     groups |= {f"untrained {name}": few_shot.untrained(lab, settings, name) for name in CONTROLS}

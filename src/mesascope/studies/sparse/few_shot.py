@@ -72,7 +72,7 @@ def recipe_of(method: str, settings: FewShot) -> Recipe:
 
     Sparse methods, and all methods with ResNet-12, have the recipe of von Oswald (2024). On miniImageNet, MAML, ANIL
     and Meta-SGD have those of Finn et al. and Li et al., and BOIL that of Oh et al. with the rate of von Oswald (2024).
-    Meta-SGD and exp-MAML are of second order, as in von Oswald (2024). Rates of the others are ours.
+    Meta-SGD and exp-MAML are of second order, as in von Oswald (2024). All other settings are ours.
     """
     one_shot = settings.shots == 1
     if settings.architecture == "resnet12":
@@ -98,11 +98,11 @@ class FewShot:
     width: Count = 32  # Its filters, or units of each hidden layer.
     in_channels: Count = 1  # Channels of the images: 3 for colours.
     size: Count = 28  # Pixels of a side.
-    inner_lr: Positive | None = None  # Inner learning rate; each method's own, tuned on other tasks, if None.
+    inner_lr: Positive | None = None  # Inner learning rate; each method's own if None.
     inner_steps: Count | None = 5  # Gradient steps on a context; each method's own if None.
     order: Annotated[int, Meta(ge=1, le=2)] | None = 1  # Order of outer gradients; each method's own if None.
     mask_lr: Positive = 0.0075  # Learning rate of the masks.
-    rate_lr: Positive = 0.003  # Learning rate of learned rates, and of their exponents.
+    rate_lr: Positive = 0.003  # Learning rate of learned rates, exponents, matrices and shrinkage.
     training: Training = OUTER  # Training of the outer loop.
     tasks: Count = 400  # Tasks of new classes for measuring accuracy.
     watch_tasks: Count = 40  # Tasks for evaluations during training.
@@ -122,7 +122,7 @@ class FewShot:
         )  # fmt: skip
 
     def outer(self, method: str) -> Training:
-        """Training of a method's outer loop; for images of 84 or more, sparse-MAML+ has 1.5 times the steps, by SGD."""
+        """Training of the outer loop; for 84 or more pixels a side, sparse-MAML+ has 1.5 times the steps, by SGD."""
         if method == "sparse-maml-plus" and self.size >= 84:
             plan = {"optimizer": "sgd", "momentum": 0.9, "learning_rate": 0.0075}
             return dataclasses.replace(self.training, steps=self.training.steps * 3 // 2, **plan)
@@ -188,7 +188,7 @@ def accuracy_by_task(learner: Any, drawn: tasks.Episode, at_once: int = 20) -> n
 
 
 def own_tasks(lab: study.Lab, family: Any, count: int, name: str = "eval") -> Callable[[int], tasks.Episode]:
-    """Function that draws test tasks for the network at a place; they differ, so that errors are independent."""
+    """Function that draws test tasks for a network by its place in a group; tasks differ, so errors are independent."""
     return lambda place: lab.draw(family, count, f"{name} {place}")
 
 
@@ -223,9 +223,9 @@ def points_above(name: str, *others: str, of: Any = lambda r: [r["accuracy"]], n
 
 
 def controls(settings: FewShot, learners: Sequence[Any], fresh: Callable[[int], tasks.Episode]) -> Arrays:
-    """Points of accuracy above chance with permuted context labels, by seed, and percentages of tasks.
+    """Points of accuracy above chance with permuted context labels, by seed; and ``seen`` and ``ordered``, in percent.
 
-    All learners have the tasks of the first. The labels of task i are shifted by i: a learner that uses only its
+    All learners have the first one's tasks. The labels of task i are shifted by i: a learner that uses only its
     context is as accurate as chance. ``seen`` is the percentage of query images in their context or in the training
     images, ``ordered`` that of pairs of labels in the order of their classes.
     """
@@ -350,7 +350,7 @@ UNADAPTED = Mutation("inner steps change nothing", "mesascope.meta.maml:MAML._gr
 UNMASKED = Mutation("masks are not applied", "mesascope.meta.maml:MAML._factors_of_tasks", _without_masks, anew=True)
 FROZEN = Mutation("masks are frozen", f"{_HERE}:meta_trained", _frozen("mask_lr"), anew=True)
 FROZEN_RATES = Mutation("learned rates are frozen", f"{_HERE}:meta_trained", _frozen("rate_lr"), anew=True)
-# Those of all four studies.
+# Bugs of all four studies.
 BUGS = (LEAK, TRAINING_PART, ANSWERS, LABELS, UNMASKED, SORTED, FROZEN)
 # Settings at which networks learn within seconds.
 SMALL: dict[str, Any] = {

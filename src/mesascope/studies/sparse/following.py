@@ -37,8 +37,7 @@ def follow(
     """Train networks by a method of continual learning on ``count`` tasks of a stream for each seed.
 
     Stage ``name`` holds ``learned``, the accuracy on a task at its end, and ``retained``, at the end of all, by seed
-    and task; and ``closed``, the share of each parameter's entries that learning does not change, by seed, look and
-    parameter.
+    and task; and ``closed``, the share of each parameter's entries with rate 0, by seed, look and parameter.
 
     Args:
         seeds: of networks and streams; the run's if None.

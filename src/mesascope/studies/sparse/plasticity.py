@@ -1,4 +1,4 @@
-"""Do longer and larger inner steps help a meta-learner that chooses where to learn, and not one that does not?
+"""Do more and larger inner steps help a meta-learner with learned masks, and not one without?
 
 Thesis: Fig. 4.2. MAML and sparse-MAML meta-learn with more and more inner steps, and with larger and larger ones.
 """

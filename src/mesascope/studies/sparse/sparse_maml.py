@@ -1,4 +1,4 @@
-"""Does a meta-learner that may choose where to learn learn better, and where does it choose to?
+"""Is a meta-learner with learned masks more accurate, and which entries do the masks close?
 
 Thesis: Table 4.1 and Fig. 4.1. Networks meta-learn to classify images from few examples of each class; masks select
 the entries that inner steps may change, and start half closed, or with more or fewer of them closed.

@@ -1,7 +1,7 @@
 """Does the noise of masks that are drawn for each task vanish while they are learned?
 
-Thesis: section 4.3.3 and Table 4.3. The masks of sparse-MAML+ are a linear function of a few random numbers, whose mean
-and spread are learned; sparse-MAML, whose masks are fixed, and rectified rates train beside it.
+Thesis: section 4.3.3 and Table 4.3. The masks of sparse-MAML+ are 1[m >= 0], with m an affine function of a few random
+numbers, whose mean and spread are learned; sparse-MAML, whose masks are fixed, and rectified rates train beside it.
 """
 
 from __future__ import annotations
