@@ -123,7 +123,7 @@ def test_sensitivities_that_vanish_to_rounding_have_no_direction():
 
 def test_parts_do_not_change_the_answer(episodes, monkeypatch):
     whole = alignment(GradientDescent(1, 0.5), LeastSquares(), episodes)
-    monkeypatch.setattr("mesascope.lenses.access._PART", 7)
+    monkeypatch.setattr("mesascope.lenses.access.PART", 7)
     parts = alignment(GradientDescent(1, 0.5), LeastSquares(), episodes)
     assert parts.sensitivity_cosine.value == pytest.approx(whole.sensitivity_cosine.value)
     assert parts.mse_ratio.stderr == pytest.approx(whole.mse_ratio.stderr)

@@ -45,7 +45,9 @@ def built(layers=2, channels=("blank", "now", "now", "before"), **options):
     )
 
 
-def test_errors_are_those_of_definition_over_all_times_and_at_each():
+@pytest.mark.parametrize("part", [10_000, 7])
+def test_errors_are_those_of_definition_over_all_times_and_at_each(part, monkeypatch):
+    monkeypatch.setattr("mesascope.lenses.access.PART", part)
     groups = {"ridge": [RecursiveLeastSquares(0.1), RecursiveLeastSquares(1.0)], "gd": [OnlineGradientDescent(1, 0.05)]}
     found, along = measure_predictors(groups, ["gd"], SEQUENCES), errors_by_time(groups, SEQUENCES)
     answers = SEQUENCES[:, 1:]

@@ -29,7 +29,7 @@ from mesascope.training.modes import evaluating
 _Member = TypeVar("_Member")
 
 # Tasks per part: small enough to bound memory and to fit the processor's caches.
-_PART = 10_000
+PART = 10_000
 
 
 class Seen(NamedTuple):
@@ -99,12 +99,12 @@ def sensitivities(
 def _parts(tasks: Tasks) -> Iterator[tuple[Tensor, tuple[Any, ...]]]:
     """Yield the targets and the inputs of each part; inputs are copies, as a learner may overwrite them."""
     if isinstance(tasks, Episode):
-        for start in tracked(range(0, len(tasks.xq), _PART), f"evaluating parts of {_PART:,} tasks"):
-            part = tasks.part(start, start + _PART)
+        for start in tracked(range(0, len(tasks.xq), PART), f"evaluating parts of {PART:,} tasks"):
+            part = tasks.part(start, start + PART)
             own = part.map(copied)
             yield part.yq, (own.context, own.xq)
     else:
-        for part in tracked(tasks.split(_PART), f"evaluating parts of {_PART:,} sequences"):
+        for part in tracked(tasks.split(PART), f"evaluating parts of {PART:,} sequences"):
             yield part[:, 1:], (copied(part[:, :-1]),)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -13,12 +13,15 @@ from mesascope.evidence import Estimates
 from mesascope.lenses import access
 from mesascope.lenses.access import against_others, chosen_times, numbers, require_groups, require_sequences
 from mesascope.lenses.pairs import compare_sensitivities
+from mesascope.progress import tracked
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Episode, Learner, Predictor
 from mesascope.tasks.calling import check_tasks
 
 Groups = Mapping[str, Sequence[Predictor]]
+# Numbers of each task, by measurement and group: one array for each member.
+_Numbers = dict[tuple[str, ...], list[np.ndarray]]
 
 # Step of the difference quotients that check derivatives, relative to the context's first input.
 _STEP = 0.05
@@ -70,12 +73,13 @@ def measure_predictors(groups: Groups, against: Sequence[str], sequences: Float[
 
     Source: von Oswald (2024), section 3.5.1, whose loss is half the sum: (T - 1) d/2 times this mean.
     """
-    seen = _seen("measure_predictors", groups, sequences, against)
-    tasks = {("mse", name): [numbers(one.error) for one in members] for name, members in seen.items()}
-    distances = {
-        ("prediction-difference", *names): _distances(pairs) for *names, pairs in against_others(seen, against)
-    }
-    return Estimates.of(tasks | distances)
+
+    def measured(seen: Mapping[str, list[access.Seen]], _: Tensor) -> _Numbers:
+        errors = {("mse", name): [numbers(one.error) for one in members] for name, members in seen.items()}
+        others = against_others(seen, against)
+        return errors | {("prediction-difference", *names): _distances(pairs) for *names, pairs in others}
+
+    return Estimates.of(_by_part("measure_predictors", groups, sequences, against, measured))
 
 
 @register("lens", "errors_by_time", needs="prediction", of="predictor")
@@ -86,28 +90,34 @@ def errors_by_time(
 
     ``times`` are values of t, from 1 to length - 1; all if None.
     """
-    seen = _seen("errors_by_time", groups, sequences)
+
+    def squares(seen: Mapping[str, list[access.Seen]], part: Tensor) -> _Numbers:
+        ahead = [time - 1 for time in chosen_times(times, part)]
+        errors = {name: [(one.prediction - part[:, 1:]).square() for one in own] for name, own in seen.items()}
+        return {("mse", name): [numbers(one.mean(2)[:, ahead]) for one in own] for name, own in errors.items()}
+
+    found = _by_part("errors_by_time", groups, sequences, (), squares)
     chosen = chosen_times(times, sequences)
-    squares = {
-        name: [
-            (one.prediction - sequences[:, 1:]).square().mean(2)[:, [time - 1 for time in chosen]] for one in members
-        ]
-        for name, members in seen.items()
-    }
     points = [
-        Estimates.of({("mse", name): [numbers(one[:, at]) for one in members] for name, members in squares.items()})
+        Estimates.of({key: [one[:, at] for one in members] for key, members in found.items()})
         for at in range(len(chosen))
     ]
     return Estimates.over({"t": chosen}, points)
 
 
-def _seen(lens: str, groups: Groups, sequences: Tensor, against: Sequence[str] = ()) -> dict[str, list[access.Seen]]:
-    """Predictions of the next elements, and their errors, for each member."""
+def _by_part(
+    lens: str, groups: Groups, sequences: Tensor, against: Sequence[str],
+    measured: Callable[[Mapping[str, list[access.Seen]], Tensor], _Numbers],
+) -> _Numbers:  # fmt: skip
+    """Numbers of all sequences, measured in parts: the predictions of all members need much memory."""
     require_sequences(lens, sequences)
     require_groups(lens, groups, against)
-    found = {name: [access.seen(one, sequences) for one in own] for name, own in groups.items()}
+    found = []
+    for part in tracked(sequences.split(access.PART), f"measuring parts of {access.PART:,} sequences"):
+        seen = {name: [access.seen(one, part) for one in own] for name, own in groups.items()}
+        found.append(measured(seen, part))
     access.require_causal(itertools.chain.from_iterable(groups.values()), sequences)
-    return found
+    return {key: [np.concatenate(rows) for rows in zip(*(one[key] for one in found), strict=True)] for key in found[0]}
 
 
 def _distances(pairs: Sequence[tuple[access.Seen, access.Seen]]) -> list[np.ndarray]:
