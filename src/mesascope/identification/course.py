@@ -239,8 +239,8 @@ def figures_along(found: Course) -> list[Figure]:
     between = f"Dotted: between {found.over}s where the nearest family changes." if changes else ""
     return [
         Figure(
-            "families", "Variance of predictions on the family's own tasks that the nearest member of each family of "
-            f"algorithms explains, with standard errors, by {found.over}; 0 where it explains none. {between}",
+            "families", "Variance of predictions explained by the nearest member of each family of algorithms, on "
+            f"tasks like those of training, with standard errors, by {found.over}; 0 if it explains none. {between}",
             (Lines("", found.over, "variance explained, %", [*explained, *changes], limits=axis),),
             size=(8, 4), shared_legend=True,
         ),

@@ -190,18 +190,18 @@ FIGURES = (
         (Lines("", "pairs", "squared difference", _by_length, log="y"),), size=(7, 3.2),
     ),
     Figure(
-        "filter", "Factor of predictions for each direction of X^T X / n, by its eigenvalue: of the learner, with "
-        "standard errors, and of the nearest candidate.", (Lines("", "eigenvalue", "filter", _filters),), size=(6, 3.2),
+        "filter", "Spectral filter by eigenvalue of X^T X / n: of the learner, with standard errors, and of the "
+        "nearest candidate.", (Lines("", "eigenvalue", "filter", _filters),), size=(6, 3.2),
     ),
     Figure(
-        "weights", "Share of each pair of the context in the weights that predictions give to labels, by its place and "
-        "by its distance from the query: of the learner, with standard errors, and of the nearest candidate.",
+        "weights", "Share of the absolute weight on labels that goes to each pair of the context, by its place and by "
+        "its distance from the query: of the learner, with standard errors, and of the nearest candidate.",
         (Lines("", "place", "weight, %", _weights("positions")), Lines("", "rank of distance", "", _weights("ranks"))),
         size=(9, 3.2),
     ),
     Figure(
-        "confusion", "Lower bounds of the differences of the nearest candidates, each from each, at the learner's "
-        "noise, in per cent of the variance of predictions. These tasks do not distinguish candidates with bound 0.",
+        "confusion", "Lower bounds of the pairwise differences of the nearest candidates, at the learner's noise, in "
+        "per cent of the variance of predictions. These tasks do not distinguish candidates with bound 0.",
         (Lines("", "", "", _apart),), size=(8, 6),
     ),
 )  # fmt: skip

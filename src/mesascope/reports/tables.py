@@ -128,8 +128,8 @@ def ledger_markdown(rows: Sequence[Mapping[str, Any]]) -> str:
     unlike = sum(bool(row.get("unlike")) for row in rows if row["verdict"] == "fails")
     parts = [
         "# Ledger of claims",
-        f"{counted(len(rows), 'claim')}: {counts_text(rows)}; {holding_text(rows)}. Of those that fail, {unlike} were "
-        "run with other settings than their source's, named in their rows: they do not refute the source. Judged "
+        f"{counted(len(rows), 'claim')}: {counts_text(rows)}; {holding_text(rows)}. {unlike} failing claims were "
+        "measured with other settings than their source's, named in their rows, and do not refute it. Judged "
         "from the arrays of each run by `mesascope ledger DIR --format markdown`. Intervals are at 99 %, those of each "
         "network and of bootstraps at 99.9 % ([evidence.md](evidence.md)); *n* counts replicates. A claim about *each* "
         "of them has one interval for each, over evaluation tasks; one about their median or share has an interval "

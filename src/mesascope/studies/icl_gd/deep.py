@@ -301,7 +301,7 @@ STUDY = study.Study(
     premises=TRAINED,
     claims=(
         converged("separate", id="separate-converged", most=0.1, log=True, start=regression.ZERO,
-                  former="of a fall from the initial loss, held"),
+                  former="counted from the initial loss, held"),
         converged("looped", id="looped-converged"),
         converged("warm", id="warm-converged", most=0.1, log=True),
         shared.no_better_descent(main, "gd++", "GD++ of five separate steps", id="separate-gd++-at-its-optimum",

@@ -258,7 +258,7 @@ GROKKING = Figure(
         _of_blocks("test-falls-late", "the loss on fresh tasks takes at least twice as many steps to half of its fall "
                    "as the loss on the block's own tasks takes to a tenth",
                    _blocks(2, "ratio of the two steps"), above(2.0), printed("Fig. 15 right"),
-                   former="of a fall from the initial loss, undecided"),
+                   former="counted from the initial loss, undecided"),
     ),
 )  # fmt: skip
 

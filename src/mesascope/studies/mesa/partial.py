@@ -59,7 +59,7 @@ STUDY = Study(
              "thesis": Transformers(**raw_tokens.AS_PRINTED, seeds=8)},
     measure=measure, trainings=2, premises=("converged",), at_least=3,
     claims=(converged(*KINDS, at_least=3, most=0.02, start=1.0,
-                      former="of a fall from the initial loss, held"), dynamics.nothing_known(KINDS, "one"),
+                      former="counted from the initial loss, held"), dynamics.nothing_known(KINDS, "one"),
             dynamics.simulated_ridge(SIMULATED, within=0.3)),
     figures=(
         dynamics.losses(ROLES, KINDS, "Compare the extended paper", d=5, claims=(
