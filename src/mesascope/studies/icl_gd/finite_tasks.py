@@ -126,7 +126,7 @@ FINITE_TASKS = study.Figure(
                     "of tasks",
                     study.beside([_compared(pool).ratio("trained", "gd") for pool in POOLS],
                                  "loss of trained / of gradient descent"), above(1.0),
-                    study.ours("control: its own tasks would give a smaller loss"), quantifier="every",
+                    study.ours("its own tasks would give a smaller loss"), quantifier="every",
                     premises=(*PREMISES, "own-tasks")),
     ),
 )  # fmt: skip

@@ -118,16 +118,16 @@ STUDY = Study(
             Claim("constant-is-enough", "predicting the best fixed multiple of the newest element, which needs no "
                   "learning in context, has a smaller loss than ridge regression",
                   main.ratio("multiple", "limit"), below(1.0),
-                  ours("control: the loss without any learning"), over="algorithms", at_least=1, about="algorithms"),
+                  ours("the loss without any learning"), over="algorithms", at_least=1, about="algorithms"),
             Claim("not-below-constant", "no layer of either kind has a smaller loss than the best multiple of the "
                   "newest element", dynamics.ratios(main, KINDS, "multiple"), above(1.0),
                   ours("learning in context beyond a constant")),
             Claim("step-from-constant", "one step of gradient descent from the best multiple has a smaller loss than "
                   "the multiple", main.ratio("step-from-multiple", "multiple"), below(1.0),
-                  ours("control: context helps"), over="algorithms", at_least=1, about="algorithms"),
+                  ours("context helps"), over="algorithms", at_least=1, about="algorithms"),
             Claim("no-transfer", "on each kind of dynamics, linear layers trained on the other kind have more than "
                   "twice the loss of linear layers trained on it",
-                  ELSEWHERE, above(2.0), ours("control: the kinds of dynamics differ")),
+                  ELSEWHERE, above(2.0), ours("the kinds of dynamics differ")),
         )),
         Figure("coefficients", "Coefficients of the products of pairs with which linear layers multiply s_t: eq. 3.55 "
                "of the thesis, each seed.", (
