@@ -25,6 +25,7 @@ from mesascope.identification import (
     spectral_filter,
     superposition,
 )
+from mesascope.identification.answering import answers
 from mesascope.identification.catalogue import FORMS
 from mesascope.identification.seen import LEAST
 from mesascope.identification.verdict import Difference, Row, difference, standing
@@ -259,6 +260,21 @@ def test_a_few_tasks_show_no_approximation():
     assert few.names == ()
     assert "ridge least-squares, and about 24 tasks per condition would decide" in few.exactly
     assert more.standing.kind == "approximates"
+
+
+def test_a_learner_that_raises_under_one_condition_is_seen_under_all_others():
+    tasks = battery(FAMILY, 8, 0, "fit")
+    expected = answers(learners.LeastSquares(1.0), tasks)
+    largest = sorted(float(one.context.y.abs().max()) for one in tasks.values())[-2]
+
+    def strict(context, xq):
+        if context.y.abs().max() > largest:
+            raise ValueError("too large")
+        return learners.LeastSquares(1.0)(context, xq)
+
+    found = answers(strict, tasks)
+    assert len(found) == len(expected) - 1
+    assert all(torch.equal(one, expected[name]) for name, one in found.items())
 
 
 def raises(context, xq):

@@ -40,6 +40,8 @@ def answers(learner: Learner, tasks: Mapping[str, Episode], partly: bool = False
         except UnusableModelError:
             raise
         except (MesascopeError, ValueError):
+            for name in names if len(names) > 1 else ():  # the others may not raise
+                found |= answers(learner, {name: tasks[name]}, partly)
             continue
         parts = whole.split([len(tasks[name].xq) for name in names])
         found |= {name: part for name, part in zip(names, parts, strict=True) if partly or bool(bounded(part).all())}

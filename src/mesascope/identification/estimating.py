@@ -62,7 +62,7 @@ class Estimate(Tabular):
 def estimated(
     learner: Learner, family: Any, chosen: Sequence[Candidate], predictions: int, name: str, seed: int
 ) -> Estimate:
-    """Time fits of candidates and, unless the learner is a language model, a call of the learner."""
+    """Measure the time of fits of candidates and, unless the learner is a language model, of one of its calls."""
     # Draw new tasks each time, as costly candidates cache their answers.
     tasks = battery(family, _TASKS, seed, f"estimate {monotonic()}")[OWN]
     few, seconds, tokens = tasks.part(0, LEAST), None, None

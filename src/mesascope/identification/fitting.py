@@ -116,7 +116,7 @@ def _starts(
 
 
 def _has_sizes(learner: Learner, real: Mapping[str, Range]) -> TypeGuard[nn.Module]:
-    """True if each real parameter of the candidate is a scalar parameter of the learner, such as a step size."""
+    """True if the learner's parameters are exactly the candidate's real ones, each a scalar, such as a step size."""
     if not isinstance(learner, nn.Module) or not real:
         return False
     parameters = {name.rpartition(".")[2]: value for name, value in learner.named_parameters()}

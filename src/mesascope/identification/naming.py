@@ -140,7 +140,7 @@ def identified(
 
     Args:
         own: ``learner`` wrapped by `placed`, which counts predictions and moves tasks to its device.
-        most: number of members per family to compare fully, the nearest in the first comparison; all if None.
+        most: number of members of each family, the nearest at first look, to compare fully; all if None.
         in_forms: also try the nearest candidates with clipping or label copying.
     """
     asked = own.asked

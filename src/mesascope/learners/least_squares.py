@@ -15,10 +15,10 @@ from mesascope.tasks import Context, check_inputs
 class LeastSquares(Algorithm):
     """Least squares and ridge regression: minimise sum_i |W x_i - y_i|^2 + ridge |W|^2.
 
-    ``ridge=0`` gives the minimum-norm solution from the pseudo-inverse of X; singular values below max(n, dx) * eps *
-    the largest are set to 0. ``ridge > 0`` solves (X^T X + ridge I) W^T = X^T Y, or the dual problem if it is smaller,
-    by Cholesky. ``ridge`` is added to the unnormalised Gram matrix, as in `RecursiveLeastSquares` (where it must be
-    greater than 0).
+    ``ridge=0`` gives the minimum-norm solution from the pseudo-inverse of X; singular values s_i below
+    max(n, dx) * eps * max s are set to 0. ``ridge > 0`` solves (X^T X + ridge I) W^T = X^T Y, or the dual problem if it
+    is smaller, by Cholesky. ``ridge`` is added to the unnormalised Gram matrix, as in `RecursiveLeastSquares` (where it
+    must be greater than 0).
 
     Raises:
         NumericalError: the factorisation failed (ridge below rounding for a singular context).

@@ -45,7 +45,7 @@ class HasProducts(Protocol):
 
 @runtime_checkable
 class HasChannels(Protocol):
-    """A predictor with linear attention on tokens made of channels; it computes with W_KQ and W_PV alone."""
+    """A linear-attention predictor on tokens made of `nets.predictor.CHANNELS`; only W_KQ and W_PV matter."""
 
     @property
     def config(self) -> Any: ...

@@ -35,9 +35,9 @@ class ModuleState(OptimizedState, Generic[Module]):
         plan: optimiser, schedule, clipping and averaging.
         parameter_groups: parameters with their own learning rate or weight decay. A parameter belongs to the first
             group that matches its name; parameters without a group use the plan's values.
-        accumulate: number of equal parts, along the first axis, into which each batch is split to save memory. The
-            gradient is the same as without parts up to rounding, except with BatchNorm, which normalises each part
-            separately.
+        accumulate: number of equal parts, along the first axis, into which each batch is split to save memory. Up
+            to rounding, the gradient is that of the whole batch, except with BatchNorm or dropout, which act on each
+            part.
         autocast: dtype of the forward pass, torch.bfloat16 or torch.float16; weights keep their dtype. With float16 the
             loss is scaled, and steps whose scaled gradient overflows are skipped (`torch.amp.GradScaler`).
         seed: seed of the module's random draws, such as dropout.

@@ -167,10 +167,10 @@ def _settled(
 ) -> SolveResult:
     """Correct x by an approximate inverse until it solves the system up to rounding.
 
-    The criterion |q - A x| <= c eps (|A| |x| + |q|) is that of a dense solve. More accuracy would not help, as y = G x
-    and derivatives multiply x by keys. Before the first correction, |A| is estimated by its largest diagonal entry.
-    This is too small if keys share a direction, but then a correction often gains a digit and costs little. Chunks that
-    do not settle get an infinite condition number.
+    The criterion |q - A x| <= c eps (|A| |x| + |q|) is that of a dense solve. More accuracy would not help: y = G x
+    and derivatives multiply x by keys, where its errors are small. Before the first correction, |A| is estimated by its
+    largest diagonal entry. If keys share a direction, this is too small; the extra correction costs little and often
+    gains a digit. Chunks that do not settle get an infinite condition number.
     """
     largest = entry = equations.diagonal().amax(-1)
     asked, products = _norm(q), 0
