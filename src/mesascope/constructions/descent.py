@@ -49,7 +49,7 @@ def gradient_descent(
 
     Each layer has W_KQ = diag(I, 0) and W_PV = (eta/N) [[0, 0], [W_0, -I]]: it subtracts the change in W x from every
     token's target (eq. 8). If ``eta`` is a number, one layer is looped; if it is a sequence, layers are separate.
-    Weights are float64. Both learners agree up to rounding on contexts of N = ``n_context`` pairs.
+    Weights are float64. Network and algorithm agree up to rounding on contexts of N = ``n_context`` pairs.
 
     >>> network, algorithm = gradient_descent(d_in=2, d_out=1, eta=0.5, n_context=2)
     >>> network.products()[0].w_pv[0].tolist()

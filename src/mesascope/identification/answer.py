@@ -118,7 +118,7 @@ class Identification(Answer):
         behaviour: behaviour of the learner and of the nearest candidate on the same tasks, by name.
         controls: squared error relative to predicting zero: of the learner as it is, with shuffled labels, without
             pairs, and of an untrained copy.
-        likenesses: comparisons of the nearest candidates beyond predictions.
+        likenesses: likeness of the nearest candidates to the learner beyond predictions.
         apart: pairwise differences of the nearest candidates.
         unmeasured: reason for each measurement that was not made.
     """

@@ -53,7 +53,7 @@ class Behaviour:
         copies: share of predictions that equal a label of the context.
         spectrum: spectral filter, by eigenvalue.
         filtered: R^2 of the spectral filter for the smoother weights.
-        linear: R^2 of a linear map of the query for the predictions, fitted to each task.
+        linear: R^2 of a linear fit of predictions to the query, one fit per task.
     """
 
     invariances: Mapping[str, Measurement]

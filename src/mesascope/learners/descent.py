@@ -159,7 +159,7 @@ def filters(
 ) -> tuple[Float[Tensor, "*several d"], Float[Tensor, "*several d"]]:
     """Gain h and residual r = 1 - lambda h of GD++ from zero weights, at eigenvalues lambda of C = X^T X / n.
 
-    The prediction is x_q^T h(C) X^T Y / n. With g = r = 1 and h = 0 before the first step and c = g^2, a step does
+    The prediction is x_q^T h(C) X^T Y / n. It starts at g = r = 1 and h = 0. With c = g^2, a step does
     h <- h + eta c r, r <- r (1 - eta lambda c) and g <- g (1 - n gamma lambda c).
 
     Args:

@@ -128,6 +128,6 @@ def _logged_there(
 
 
 def _close(row: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """True if two rows have the same metrics, which differ by at most 0.1 %."""
+    """True if two rows have the same metrics, with values within 0.1 % of each other."""
     numbers = [(row[key], other[key]) for key in row if key != "training"] if set(row) == set(other) else [(0, 1)]
     return all(a == b or (None not in (a, b) and math.isclose(a, b, rel_tol=1e-3)) for a, b in numbers)

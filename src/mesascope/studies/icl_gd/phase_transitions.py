@@ -150,7 +150,7 @@ def _reached(r: Any) -> np.ndarray:
 
 
 def _margins(r: Any) -> np.ndarray:
-    """Margins of each half loss, above 0.25 before its crossing and below 0.25 at it: ``(all networks, 2)``."""
+    """Distance of half the loss of each network above 0.25 before its crossing, and below it then: ``(networks, 2)``."""
     rows = []
     for name in HEADS:
         step, loss, crossing = r[name]["step"], r[name]["mse"] / 2, r[f"{name}-crossing"]["step"][:, None]

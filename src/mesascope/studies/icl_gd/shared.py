@@ -109,7 +109,7 @@ def gap_left(one: StageReading, two: StageReading) -> Reading:
 
 
 def near_training(name: str) -> StageReading:
-    """Part of a sweep over input scales up to 1.25 times that of training."""
+    """Cases of a sweep over input scales that are at most 1.25 times the scale of training."""
     words = "scales up to 1.25 times that of training"
     return stage(name).where(lambda cases: over_training(cases["x_scale"]) <= 1.25, words)
 

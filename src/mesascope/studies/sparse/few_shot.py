@@ -214,7 +214,7 @@ def learns(accuracy: Reading) -> Claim:
 
 
 def points_above(name: str, *others: str, of: Any = lambda r: [r["accuracy"]], names: Any = METHODS) -> Reading:
-    """Accuracy of a method minus that of others (points), by seed, and by kind of task and other method.
+    """Accuracy of a method minus that of each other (points): rows are seeds, columns task kinds and other methods.
 
     ``of`` takes the results and returns the accuracies by method for each kind of task; ``names`` are labels.
     """
