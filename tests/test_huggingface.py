@@ -439,7 +439,7 @@ def test_embeddings_are_modules_that_hooks_see_and_callers_replace():
             assert model.get_output_embeddings() is new
         with pytest.raises(ArgumentError, match=r"the module must have weights of shape \(50, 16\)"):
             model.set_input_embeddings(torch.nn.Embedding(51, 16))
-        with pytest.raises(ArgumentError, match="new_num_tokens must be 50"):
+        with pytest.raises(ArgumentError, match="new_num_tokens must be only 50"):
             model.resize_token_embeddings(60)
         enable = getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)
         with pytest.raises(ValueError, match=r"does not support .* checkpointing"):

@@ -113,7 +113,7 @@ CALLS = {
     "regressor.float()(Context(far, far[..., :1]), far)": "context and xq must be on the device of the network, 'cpu'",
     "embedded(Context(x.double(), y.double()), xq.double())": "context and xq must have the dtype of the network",
     "Transformer(TransformerConfig(4))(x, xq)": "context must have shape (*batch, t, 4), but is (2, 5, 3): set "
-    "TransformerConfig.width to 3, or pass others.",
+    "TransformerConfig.width to 3, or fix the tokens.",
     "Transformer(TransformerConfig(3))(x, xq.double())": "query must have the dtype of the network, torch.float32",
     "Transformer(TransformerConfig(3)).tokens(x, xq[0])": "query must have the context's batch (2,), but is ()",
     "InContextRegressor(regressor.config, w0=torch.full((1, 3), torch.nan))": "w0 must hold finite floating-point",

@@ -18,9 +18,9 @@ The most used names are listed here; ``help(mesascope.compare)`` describes one:
     Sweep                               a study or function over settings and seeds, on many workers
     Measurement                         a number with its standard error
 
-Other names are in `mesascope.tasks`, `learners`, `nets`, `constructions`, `adapters`, `training`, `lenses`, `studies`
-and `testing`. Each package lists its names in ``__init__.pyi`` and loads them on first use. The command line therefore
-starts fast, and reading a run directory does not import torch.
+Other names are in packages such as `mesascope.tasks`, `learners`, `nets`, `constructions`, `training`, `lenses`,
+`adapters` and `studies`. Each package lists its names in ``__init__.pyi`` and loads them on first use. The command line
+therefore starts fast, and reading a run directory does not import torch.
 """
 
 import traceback as _traceback

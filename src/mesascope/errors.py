@@ -48,7 +48,7 @@ class RunDirectoryError(MesascopeError):
 
 
 def shown(value: object) -> str:
-    """A value on one line of at most 80 characters; the shape of a longer array.
+    """Value on one line of at most 80 characters; longer arrays show only their shape.
 
     >>> shown([[1.0, 2.0]] * 20)
     '[[1.0, 2.0], [1.0, 2.0], [1.0, 2.0], [1.0, 2.0], [1.0, 2.0], [1.0, 2.0], [1....'

@@ -1,4 +1,4 @@
-"""Atomic writes: a killed process leaves no incomplete file."""
+"""Atomic writes (a killed process leaves at most an incomplete temporary file), and appends."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def module_of(path: Path) -> ModuleType:
     """Import a Python file as a module; run it again only if it was edited. It can import from its folder.
 
     Raises:
-        ArgumentError: the file raises an error.
+        ArgumentError: the file raises an error (but a MesascopeError is raised unchanged).
         OSError: the file cannot be read.
     """
     file = path.expanduser().resolve()

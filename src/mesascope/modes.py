@@ -1,4 +1,4 @@
-"""Isolation of public functions from torch's global modes. Only calls of these functions import torch."""
+"""Isolation of public functions from torch's global modes. Importing this module does not import torch."""
 
 from __future__ import annotations
 

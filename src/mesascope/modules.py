@@ -77,7 +77,7 @@ def _put(held: list[dict[str, Any]], others: Mapping[int, Tensor]) -> None:
 
 
 def fill(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """Load parameters and buffers into a module, given by first name as in checkpoints of a training.
+    """Load parameters and buffers, by first name (as in a training's checkpoints), into a module.
 
     `torch.nn.Module.load_state_dict` needs each tensor under all its names, and accepts only persistent buffers.
     """
@@ -96,7 +96,7 @@ def run_with(
     attention is disabled, as it has no derivatives. Embeddings get dense gradients, which `torch.func.vmap` requires.
 
     Returns:
-        Output, and the buffers that the call assigned anew; buffers changed in place are not included.
+        Output, and the buffers in ``tensors`` that the call assigned anew, without those changed in place.
 
     Raises:
         ArgumentError: the module checkpoints activations, or has parts that torch.jit has compiled.
@@ -165,7 +165,7 @@ def _tensors_in(value: Any) -> list[Tensor]:
 
 
 def _exchanged(value: Any, others: Mapping[int, Tensor]) -> Any:
-    """Copy of a value in which ``others``, by id, replace its tensors."""
+    """Copy of a value with tensors replaced; ``others`` are the new tensors by the id of the old."""
     if isinstance(value, Tensor):
         return others.get(id(value), value)
     if type(value) is dict:

@@ -120,7 +120,7 @@ def tracked(items: Iterable[T], name: str, total: int | None = None) -> Iterator
 
 @contextlib.contextmanager
 def part_of(work: str) -> Iterator[None]:
-    """Prefix the name of each `Progress` that is created in this context with ``work``."""
+    """Prefix ``work`` to the name of each `Progress` that is created in this context."""
     _PART_OF.append(work)
     try:
         yield

@@ -1,6 +1,6 @@
 """Types for shapes in signatures.
 
-``Float[Tensor, "*batch n d"]`` documents the shape of a tensor of floats; ``Int`` that of integers. In the tests,
+``Float[Tensor, "*batch n d"]`` documents the shape of a float tensor, ``Int`` of an integer tensor. In the tests,
 jaxtyping's import hook checks every annotated call; in users' programs nothing is checked.
 """
 

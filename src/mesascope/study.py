@@ -80,7 +80,7 @@ class Study:
         figures: figures, drawn from the arrays, each with the claims that it shows.
         premises, quantifier, at_least: defaults for claims that do not set them. By default, every claim about training
             depends on ``premises``, except the premises themselves.
-        deviations: differences from the source's settings: by preset, or those of ``paper`` alone.
+        deviations: differences from the source's settings, by preset; a tuple applies to ``paper``.
         unlike: default for printed claims: settings of the source from which the study departs (see `Claim`).
         question: if empty, the first line of the docstring of the module with ``measure``.
         defined_in: ``path.py:NAME`` of a user's own study; `load_study` sets it.

@@ -64,7 +64,7 @@ def validated(target: type[_T]) -> type[_T]:
 
     check.validates = True  # type: ignore[attr-defined]
     target.__post_init__ = check  # type: ignore[attr-defined]
-    if own is None:  # the dataclass's __init__ was made without a call of it
+    if own is None:  # the dataclass's __init__ does not call __post_init__
         target.__init__ = _then_checked(target.__init__)
     return target
 

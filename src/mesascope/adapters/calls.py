@@ -57,7 +57,7 @@ class CachedModel:
     Args:
         model: maps a prompt to a text; may be asynchronous, or map a list to a list (``batched``). Its attribute
             ``settings``, if it has one, is part of the key of each answer.
-        name: name of the model, part of the key. A model without ``settings`` needs a new name when its settings
+        name: name of the model, part of the key. A model without this attribute needs a new name when its settings
             change.
         cache: JSON Lines file to which answers are appended; no file if None.
         most_calls, most_tokens: budget for prompts whose answers are not in the file; prompts beyond the budget are not

@@ -19,8 +19,8 @@ from mesascope.tasks.calling import check_answer, display_name, predict
 def record(learner: Learner, path: str | Path) -> Recorder:
     """A learner that also appends its predictions to a file, one line of JSON per query.
 
-    A line has the context ``x`` and ``y``, the query ``xq``, and the prediction ``answer``; numbers that are not finite
-    become null. Other programs can write the same format. `replay` reads the file and returns nan for null.
+    A line has the context ``x`` and ``y``, the query ``xq``, and the prediction ``answer``, null where it is
+    not finite. Other programs can write the same format. `replay` reads the file and returns nan for null.
     """
     require_callable("learner", learner)
     try:

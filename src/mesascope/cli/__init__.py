@@ -25,8 +25,8 @@ LEAST_COLUMNS = 40
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit status.
 
-    It is 0 on success, 2 on error, and 130 if interrupted. It is 1 if ``verify`` finds changes, if ``mutate`` finds a
-    bug that no claim detects, or if the pipe is closed.
+    It is 0 on success, 2 on error, and 130 if interrupted. It is 1 if ``verify`` finds changes or damage, ``mutate``
+    finds a bug that no claim detects, or the pipe is closed.
     """
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     if sys.stderr is None:  # closed: occupy its file descriptor, so that no other file gets it

@@ -39,7 +39,7 @@ class Identify:
     """Language model to identify in place of LEARNER: its name on a server with OpenAI's protocol, and optional request
     fields, such as "NAME(reasoning_effort='low', seed=3, max_tokens=2000)". The key is read from OPENAI_API_KEY."""
     local: str | None = None
-    """Language model to run in this process in place of LEARNER: a folder of transformers or a GGUF file, and optional
+    """Language model to run in this process in place of LEARNER: a transformers folder or a GGUF file, and optional
     settings, such as "FOLDER(dtype='bfloat16', max_tokens=24)"."""
     base_url: str | None = None
     """URL of the server for --openai, such as http://localhost:8000/v1; OpenAI's own if not given."""

@@ -21,7 +21,7 @@ def mesa_gradient_descent(d: int, eta: float, w0: Matrix | None = None) -> Const
     """One linear layer on tokens (-W_0 s_t, s_t, s_{t-1}) that takes one gradient step on all pairs up to t.
 
     W_KQ is I in the block of the key's s_{i-1} and the query's s_t, and W_PV writes -eta (s_i - W_0 s_{i-1}) into the
-    first channel. Weights are float64, and both predictors agree up to rounding.
+    first channel. Weights are float64; network and algorithm agree up to rounding.
 
     Source: von Oswald (2024), eq. 3.5.
 

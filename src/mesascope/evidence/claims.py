@@ -128,8 +128,8 @@ class Claim:
         premises: ids of claims that must hold; otherwise this claim is undecided. If None, the premises of the study; a
             claim about algorithms then has none.
         reported: the paper's value.
-        about: ``algorithms`` for claims that involve no trained network, otherwise ``training``. After hardly any
-            training, no claim about training may hold: give it a premise.
+        about: ``algorithms`` for claims that involve no trained network, otherwise ``training``. A claim about
+            training must not hold after hardly any training: give it a premise.
         statistic: function of the samples, for ``bootstrap``. If it has an argument ``axis``, `scipy.stats.bootstrap`
             calls it once for all resamples, which is faster.
         exact_because: the reason why ``exact`` numbers have no error.

@@ -133,7 +133,7 @@ class Estimates(Tabular):
         return self._values[columns].view(Numbers)
 
     def ratio(self, above: str, below: str, quantity: str = "mse") -> np.ndarray:
-        """Ratio ``above`` / ``below`` of ``quantity``, by replicate (one is broadcast); raises if a divisor is 0."""
+        """Ratio ``above`` / ``below`` of a quantity by replicate; a single one is broadcast; a divisor of 0 raises."""
         divisor = self[quantity, below]
         if not all(number.nominal_value for number in divisor.flat):
             raise ArgumentError(

@@ -236,7 +236,7 @@ def _all_the_same(samples: _Samples) -> bool:
     return len(samples.values) > 1 and bool((np.ptp(samples.values, axis=0) == 0).all())
 
 
-# Function from the allowed probability that the true value lies outside to the intervals.
+# Function that returns intervals, given the allowed probability that they miss the true value.
 _Intervals = Callable[[float], list[_Interval]]
 
 

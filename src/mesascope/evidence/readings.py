@@ -1,4 +1,4 @@
-"""Readings: functions from the results of a run to numbers, with a printed description.
+"""Readings: functions of a run's results that return numbers, with a printed description.
 
 >>> main = stage("comparison", trained="two layers")
 >>> print(main.ratio("trained", "gd"))
@@ -36,7 +36,7 @@ _QUANTITIES = {
 
 @dataclass(frozen=True)
 class Reading:
-    """A function from the results of a run to numbers, with a description; arithmetic on readings gives readings.
+    """A function of a run's results that returns numbers, with a description; arithmetic on readings gives readings.
 
     Args:
         words: description of the numbers.

@@ -16,7 +16,7 @@ RATE = 0.01
 
 
 class Verdicts(Table):
-    """Records of `judge`, one per row; prints the claim, its interval, the bound and the verdict with its reason.
+    """Records of `judge`, one per row, printed as claim, interval, bound, and verdict with its reason.
 
     ``verdicts.columns`` lists all columns; `to_json`, `to_markdown`, `to_html` and `to_pandas` convert the table.
 

@@ -26,7 +26,7 @@ SLIDERS = {
 
 
 class Controls:
-    """Controls of a page; ``roots`` are their models by name.
+    """Controls of a page; ``roots`` are their Bokeh models by name.
 
     Args:
         subjects: titles of the learners in the first menu, by name; the first is the default.

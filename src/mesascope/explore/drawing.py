@@ -99,7 +99,7 @@ class Drawing:
         return found
 
     def said(self, text: str) -> None:
-        """Show the answers as text, on a served page after 200 ms: each new text makes the browser lay it out again."""
+        """Show the answers as text; a served page waits 200 ms, as each new text makes the browser lay out the page."""
         doc, waits, self._text = self.answer.document, bool(self._text), text
         if doc is None or doc.session_context is None:
             self._say()

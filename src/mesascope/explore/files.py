@@ -10,5 +10,5 @@ _ASSETS = Path(__file__).parent / "assets"
 
 @functools.cache
 def asset(name: str) -> str:
-    """Text of one of these files."""
+    """Text of an asset file."""
     return (_ASSETS / name).read_text(encoding="utf-8")

@@ -42,7 +42,7 @@ CONTROLS = ("subject", "chosen", *SLIDERS, "again")
 
 
 class First:
-    """Models of the page.
+    """Bokeh models of the page.
 
     Args:
         payload: networks, tasks and learners as JSON, from which the page's own JavaScript computes predictions until

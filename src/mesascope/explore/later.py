@@ -18,7 +18,7 @@ _WORKERS = ThreadPoolExecutor(3, thread_name_prefix="explore")
 
 
 class Later:
-    """Computes a panel's numbers after each change; requests that have not begun are merged into one.
+    """Computes a panel's numbers after each change; waiting requests are merged into one.
 
     Args:
         compute: called without arguments in the page's thread; returns a function for the worker.

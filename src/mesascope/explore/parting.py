@@ -17,7 +17,7 @@ from mesascope.measurement import Measurement
 from mesascope.streams import stream
 from mesascope.tasks import Episode
 
-# Smallest value on the logarithmic axes; smaller values are drawn at it.
+# On the logarithmic axes, smaller values are drawn at this one.
 NOTHING = 1e-9
 # Conditions of "Break it", with their names on the page; the unchanged tasks (`OWN`) come first.
 BREAKS = {

@@ -15,7 +15,7 @@ from mesascope.lenses.needs import predict_in_eval
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Episode
 
-# Diameter of the largest disc in pixels; weights are written for at most this many pairs: more would overlap.
+# Diameter of the largest disc in pixels, and maximum number of pairs whose weights are written: more would overlap.
 LARGEST, MOST_LABELS = 56, 12
 DISCS = (
     "The area of a disc is the weight of its label in the network's prediction: blue if positive, orange if negative."
@@ -40,7 +40,7 @@ def answers(
 
 
 def marks(learner: Any, episode: Episode, pairs: Sequence[tuple[float, float]]) -> dict[str, Any]:
-    """One disc for each pair; its area is the weight of the pair's label in the learner's prediction."""
+    """One disc for each pair; its area shows the weight of the pair's label in the learner's prediction."""
     found = smoother_weights(learner, episode) if pairs else None
     weights = np.zeros(len(pairs)) if found is None else found[0, 0].numpy()
     size = LARGEST * np.sqrt(np.abs(weights) / max(np.abs(weights).max(initial=0), 1e-12))

@@ -33,7 +33,7 @@ def save(own: Mapping[str, Subject], path: Path) -> Path:
     """Write the page, and return its path.
 
     Raises:
-        ArgumentError: a learner cannot run in a browser, or the file cannot be written.
+        ArgumentError: a learner cannot run in a browser, or ``path`` cannot be a file.
     """
     found = subjects(own)
     if path.is_dir() or not path.parent.is_dir():

@@ -27,7 +27,7 @@ Fill = Callable[[Document], None]
 
 
 class Sessions:
-    """Fills the document of each session; until ``load`` has ended in its thread, with a page that needs no server.
+    """Fills each session's document; while ``load`` runs in its thread, with a page that needs no server.
 
     Args:
         load: imports and reads the page's parts; returns two functions, which fill a document and complete a page.
@@ -88,7 +88,7 @@ def _said(error: Exception) -> str:
 
 
 def serve(fill: Fill, host: str = LOOPBACK, port: int = 0) -> tuple[Server, str]:
-    """Start a server that fills the document of each session by ``fill``; return the server and its address.
+    """Start a server that fills the document of each session with ``fill``; return the server and its address.
 
     Pages of other origins cannot connect to it.
 
@@ -97,7 +97,7 @@ def serve(fill: Fill, host: str = LOOPBACK, port: int = 0) -> tuple[Server, str]
         port: 0 chooses a free port.
 
     Raises:
-        ArgumentError: the port is in use, or the host is not an address of this machine.
+        ArgumentError: the port is not available, or the host is not one address of this machine.
     """
     logging.getLogger("bokeh").setLevel(logging.ERROR)
     for name in ("tornado.access", "bokeh.server.views.ws"):  # the latter recommends flags of another command
@@ -116,7 +116,7 @@ def serve(fill: Fill, host: str = LOOPBACK, port: int = 0) -> tuple[Server, str]
 
 def _require_free(host: str, port: int) -> None:
     if host in ("", "0.0.0.0"):  # the server would not know the origins of its pages
-        remedy = "pass the one that others reach it by, or leave it out"
+        remedy = "pass the one that other machines use, or leave it out"
         raise ArgumentError(f"--host must be one address of this machine, but is {host!r}: {remedy}.")
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -66,7 +66,7 @@ class Setup:
         return {one.name: one for one in candidates(self.subject.family, sklearn=self._extended)}
 
     def extend(self) -> None:
-        """Add scikit-learn's estimators to the catalogue, if it is installed; importing it takes a second."""
+        """Add scikit-learn's estimators, if installed, to the catalogue; their import takes a second."""
         candidates(self.subject.family)
         self._extended = True
         self.__dict__.pop("catalogue", None)
@@ -98,7 +98,7 @@ class Setup:
         return Episode(context, episode.xq[:, :1], episode.yq[:, :1])
 
     def tasks(self) -> Episode:
-        """Fresh tasks, in float64; all settings use the same random draws."""
+        """Fresh tasks, in float64; all settings use the same random stream."""
         episode = sample_tasks(self.family(), TASKS, stream(self.seed, "explore-tasks"))
         check_tasks(episode)
         return episode.to(torch.float64)

@@ -32,7 +32,7 @@ _UNLIKE = 0.5
 
 
 class Answer(Tabular):
-    """Result with a verdict in sentences, which can be saved as a run."""
+    """Result with a verdict in sentences; it can be saved as a run."""
 
     _kind: ClassVar[str]
     learner: str
@@ -108,7 +108,7 @@ class Identification(Answer):
         rows: candidates with their best-fitting parameters: first named, then undecided, then ruled out; the nearest
             first in each group.
         shares: nearest member of each family of algorithms, the nearest family first.
-        mixture: nearest mixture of these members, without scikit-learn's; None if none answers all tasks.
+        mixture: nearest mixture of these members, scikit-learn's excluded; None if no member answers all tasks.
         noise: variance of the learner's answers between calls and from rounding, over the variance of its predictions,
             by condition. It is subtracted from all differences.
         pairs: number of pairs in a context, by condition.
@@ -182,9 +182,9 @@ class Identification(Answer):
 
     @property
     def departs(self) -> str:
-        """Sentence about the conditions under which the learner differs from one candidate; may be empty.
+        """Sentence about conditions under which the learner differs from a candidate; may be empty.
 
-        It is the first that the learner equals or may equal, otherwise the nearest member of the nearest family.
+        The candidate is the first that the learner equals or may equal, else the nearest member of the nearest family.
         """
         equal = [*self.names, *self.standing.undecided]
         row = self._row(equal[0] if equal else self.shares[0].candidate)

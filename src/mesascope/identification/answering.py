@@ -15,7 +15,7 @@ from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Context, Episode, Learner
 from mesascope.tasks.calling import check_answer
 
-# Predictions (tasks, m, dy) by condition, without conditions that raise an error.
+# Predictions (tasks, m, dy) by condition, without conditions where the learner raises.
 Answers = Mapping[str, Float[Tensor, "tasks m dy"]]
 # Limit of predictions; squares of larger numbers can overflow.
 LARGEST = 1e150
@@ -24,10 +24,10 @@ _TINY = float(torch.finfo(torch.float64).tiny)
 
 
 def answers(learner: Learner, tasks: Mapping[str, Episode], partly: bool = False) -> dict[str, Tensor]:
-    """Predictions of a learner by condition, in float64, without conditions that raise an error or exceed `LARGEST`.
+    """Predictions of a learner by condition, in float64, without conditions where it raises or exceeds `LARGEST`.
 
     Args:
-        partly: keep conditions in which predictions for some tasks exceed `LARGEST`.
+        partly: also keep conditions where predictions exceed `LARGEST`.
     """
     found = {}
     for names in grouped(tasks).values():
@@ -49,7 +49,7 @@ def answers(learner: Learner, tasks: Mapping[str, Episode], partly: bool = False
 
 
 def answer(learner: Learner, tasks: Episode) -> Float[Tensor, "tasks m dy"] | None:
-    """Predictions of a learner on one condition; None if the learner raises or a prediction exceeds `LARGEST`."""
+    """Predictions of a learner under one condition; None if the learner raises or a prediction exceeds `LARGEST`."""
     return answers(learner, {"": tasks}).get("")
 
 

@@ -26,7 +26,7 @@ _MOST = 0.9
 # Minimum ratio of a pair's weight to the average weight, for a description to name the pair.
 _HEAVY = 2.0
 _RANKS = {0: "nearest", 1: "second nearest", 2: "third nearest"}
-# Number of standard errors by which a measurement must exceed a bound.
+# Minimum distance of a measurement from a bound, in standard errors.
 _ERRORS = 3.0
 # Changed tasks, and a function that maps an invariant (or equivariant) learner's old predictions to its new ones.
 Changed = tuple[Episode, Callable[[Tensor], Tensor]]

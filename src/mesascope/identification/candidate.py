@@ -40,7 +40,7 @@ class Candidate:
         build: function from the free parameters (keyword arguments) to the algorithm as a learner.
         free: range of each free parameter.
         family: one of `FAMILIES`.
-        own_sizes: True to fit one size per step (or matrix entry), unbounded, from the best common size.
+        own_sizes: True to fit one unbounded size per step (or matrix entry), from the best common size.
         draws: for random algorithms, ``build`` with an additional argument ``seed``.
         most_tasks: maximum number of tasks per condition for fits, at least two; None for all.
         costly: True for slow algorithms, which are compared only if the learner runs no other candidate.

@@ -1,4 +1,4 @@
-"""Catalogue of candidate algorithms: learners, scikit-learn regressors, and wrappers that clip or copy labels."""
+"""Catalogue of candidate algorithms: learners, scikit-learn regressors, and wrappers (clipping, label copying)."""
 
 from __future__ import annotations
 

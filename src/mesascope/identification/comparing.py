@@ -70,7 +70,7 @@ class Compared:
     Args:
         fitted: fit to all conditions; equals ``own`` if the comparison ended on the family's own tasks.
         own: fit to the family's own tasks; ``alone`` is its difference on these tasks.
-        measured: differences by condition, on held-out tasks; empty if it ended on the family's own tasks.
+        measured: differences on held-out tasks by condition; empty if the comparison ended on own tasks.
     """
 
     candidate: Candidate
@@ -256,8 +256,8 @@ def _ruled_out_by_draws(one: Compared, nearest: Compared, seen: Seen, levels: Le
 def in_order(found: Sequence[Compared], tolerance: float) -> list[Compared]:
     """Sort candidates: first named, then undecided, then ruled out; the nearest first in each group.
 
-    If the verdict is about the family's own tasks, named candidates are sorted by distance on these. Those as near as
-    the nearest, within error, come first, sorted by number of parameters.
+    If the verdict is about the family's own tasks, named candidates are sorted by distance on these. Named candidates
+    within error of the nearest come first, sorted by number of parameters.
     """
     left = standing([one.row for one in found], tolerance)
     places = dict.fromkeys(left.ruled_out, 2) | dict.fromkeys(left.undecided, 1)
@@ -279,7 +279,7 @@ def _as_near(one: Compared, nearest: Compared, own: bool) -> bool:
 
 
 def paired(one: Mapping[str, Measured], other: Mapping[str, Measured]) -> Measurement | None:
-    """Paired difference, averaged over conditions; None if ``other`` has no condition, or one that ``one`` lacks.
+    """Paired difference, averaged over conditions; None if ``other`` is empty or has a condition that ``one`` lacks.
 
     Conditions distort the same tasks, so errors are correlated: the standard error is the average over conditions.
     """

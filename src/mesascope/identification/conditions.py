@@ -41,7 +41,7 @@ def battery(family: Any, tasks: int, seed: int, part: str) -> dict[str, Episode]
     tasks = require_count("tasks", tasks)
     blocks = [_block(family, f"identify-{part}-{start}", seed) for start in range(0, tasks, _BLOCK)]
     if any(block.keys() != blocks[0].keys() for block in blocks):
-        refuse("family", "draw contexts of one length", label(family), "fix its number of pairs")
+        refuse("family", "draw contexts of one length", label(family), "keep its number of pairs constant")
     return {name: joined([block[name] for block in blocks]).part(0, tasks) for name in blocks[0]}
 
 

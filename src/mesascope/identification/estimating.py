@@ -18,10 +18,9 @@ from mesascope.progress import duration
 from mesascope.tasks import Learner
 from mesascope.text import counted
 
-# Number of cheap candidates to time, tasks per timed fit, and typical ratio (1.5 to 4) of a comparison's time to that
-# of the fit.
+# Number of cheap candidates to time, tasks per timed fit, and typical ratio (1.5 to 4) of comparison time to fit time.
 _TIMED, _TASKS, _TIMES = 10, 16, 3
-# The same tasks and ratio for costly candidates, which are all timed.
+# Tasks and ratio for costly candidates, which are all timed.
 _FEW, _TIMES_COSTLY = 2, 10
 
 
@@ -62,7 +61,7 @@ class Estimate(Tabular):
 def estimated(
     learner: Learner, family: Any, chosen: Sequence[Candidate], predictions: int, name: str, seed: int
 ) -> Estimate:
-    """Measure the time of fits of candidates and, unless the learner is a language model, of one of its calls."""
+    """Measure the time of candidates' fits and, except for a language model, of one call of the learner."""
     # Draw new tasks each time, as costly candidates cache their answers.
     tasks = battery(family, _TASKS, seed, f"estimate {monotonic()}")[OWN]
     few, seconds, tokens = tasks.part(0, LEAST), None, None

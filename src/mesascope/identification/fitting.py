@@ -204,7 +204,7 @@ class _Single:
 class _Each:
     """Search space with one coordinate per number in a learner's parameters: each step's size, or each matrix entry.
 
-    With a ``spread``, initial sizes fall from 1 + spread to 1 - spread times the common size: equal sizes are a saddle
+    With a ``spread``, initial sizes run from 1 + spread to 1 - spread times the common size: equal sizes are a saddle
     point and would stay equal.
     """
 

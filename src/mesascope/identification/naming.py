@@ -84,8 +84,8 @@ def identify(
 
     Args:
         candidates: candidates to compare; the whole catalogue if None. If they contain the catalogue, the nearest are
-            also tried with clipping or label copying, if the learner's answers suggest it. Costly candidates are
-            compared only if the learner runs no other candidate.
+            also tried with clipping or label copying, if the learner's answers suggest it. These and costly
+            candidates are compared only if the learner runs no other.
         budget: maximum number of the learner's predictions. The default is 1,200 for a scikit-learn estimator. For
             other learners, it is 100 tasks per condition for the fit and 100 for the test.
         seed: random seed of the tasks.
@@ -140,7 +140,7 @@ def identified(
 
     Args:
         own: ``learner`` wrapped by `placed`, which counts predictions and moves tasks to its device.
-        most: number of members of each family, the nearest at first look, to compare fully; all if None.
+        most: number of members to compare fully per family, the nearest at first look; all if None.
         in_forms: also try the nearest candidates with clipping or label copying.
     """
     asked = own.asked
@@ -210,7 +210,7 @@ def _all(
 def _nearest(
     chosen: Sequence[Candidate], looks: Mapping[str, Compared], most: int | None, tolerance: float
 ) -> list[Candidate]:
-    """The ``most`` nearest members of each family in the first comparison, and candidates that it ruled out.
+    """The nearest ``most`` members of each family in the first comparison, and candidates that it ruled out.
 
     Members that equal the learner stay in the order of ``chosen``.
     """

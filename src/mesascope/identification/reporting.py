@@ -86,7 +86,7 @@ def page(found: Answer, path: str | Path) -> Path:
 
 
 def claims(found: Identification | Course) -> Verdicts:
-    """Convert a result (of a course, the last one) to a claim about the difference of the nearest candidate."""
+    """Convert a result (the last of a course) to a claim about the difference of the nearest candidate."""
     figure = "families" if isinstance(found, Course) else "conditions"
     found = found.answers[-1] if isinstance(found, Course) else found
     standing = found.standing
@@ -123,7 +123,7 @@ def claims(found: Identification | Course) -> Verdicts:
 
 
 def _conditions(r: Any) -> list[Grid]:
-    """Differences in per cent; nan under conditions at which a candidate was not compared."""
+    """Differences in per cent; nan under conditions where a candidate was not compared."""
     found = r["answer"]
     names, rows = list(found.noise), found.rows[:_SHOWN]
     values = [

@@ -72,7 +72,7 @@ class Residuals:
         return self._of(answered)
 
     def _filtered(self, learner: nn.Module, sizes: Mapping[str, Tensor]) -> list[Tensor]:
-        """Predictions of a descent from the precomputed spectra of contexts."""
+        """Predictions of a descent, computed from the spectra of contexts."""
         values, asked, given = zip(*self.spectra, strict=True)
         own = {name.rpartition(".")[2]: one[..., None, None] for name, one in sizes.items()}
         unit = self._pairs / learner.pairs if isinstance(learner, Summed) else 1.0

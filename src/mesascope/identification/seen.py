@@ -153,7 +153,7 @@ class Placed(nn.Module):
 def placed(learner: Learner, device: torch.device | str | None = None) -> Placed | TextLearner:
     """Wrap a learner so that its predictions are counted and tasks are moved to ``device``.
 
-    By default, the device is that of its weights. Language models need no wrapper.
+    By default, the device is that of the learner's weights. Language models need no wrapper.
     """
     if isinstance(learner, TextLearner):
         return learner

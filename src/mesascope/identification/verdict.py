@@ -58,8 +58,8 @@ class Row:
         family: family of algorithms of the candidate.
         parameters: parameters fitted to all conditions; ``own_parameters`` are fitted to the family's own tasks alone.
         differences: by condition, E |f - a|^2 of learner f and candidate a over the variance of predictions, minus the
-            noise of both, on held-out tasks; ``own_difference`` is that with ``own_parameters``. If its draws rule a
-            random candidate out, both are a draw's minus the learner's distance from the nearest deterministic one.
+            noise of both, on held-out tasks; ``own_difference`` uses ``own_parameters``. If `ruled_out_by_draws`
+            decides, each is a draw's distance from the nearest deterministic candidate, minus the learner's.
         screened: True if the comparison ended before the fit to all tasks or the test under all conditions. The
             candidate is then ruled out, or costly and not shown to equal the learner on the family's own tasks.
     """
@@ -82,7 +82,7 @@ class Row:
         return (own or not self.screened) and all(one.below(bound) for one in self._judged(own).values())
 
     def beyond(self, bound: float, own: bool = False) -> str | None:
-        """Condition whose lower bound lies farthest above ``bound``, or None: evidence of a difference."""
+        """Evidence of a difference: the condition whose lower bound lies farthest above ``bound``, or None."""
         judged = self._judged(own)
         clearest = max(judged, key=lambda name: judged[name].low)
         return clearest if judged[clearest].low > bound else None
@@ -129,7 +129,7 @@ class Standing:
 
 
 def standing(rows: Sequence[Row], tolerance: float) -> Standing:
-    """Judge candidates in the strictest sense of equality that holds for any candidate.
+    """Judge candidates in the strictest sense of equality that holds for at least one.
 
     Equality needs evidence: the upper bounds of the candidate's differences lie below the threshold under all
     conditions, with at least `ENOUGH` tasks each for an approximation. A candidate is ruled out if the lower bound of
@@ -164,8 +164,8 @@ def difference(
 
     The lower bound exceeds the true mean with probability at most ``level``. It is the larger of two bounds, each with
     half this rate. Student's t bound is tight if most of the difference is noise. `_betting_bound` is tight without
-    noise: differences on a few tasks then prove that two learners differ. Twice the noise is subtracted from it, as the
-    noise is itself an estimate.
+    noise: differences on a few tasks then prove that two learners differ. Twice the noise is subtracted from this bound,
+    as the noise is itself an estimate.
 
     The upper bound, from Student's t, is below the true mean with probability ``naming`` (``level`` if None). It is
     infinite if there is no standard error.

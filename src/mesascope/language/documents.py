@@ -76,7 +76,7 @@ def files_of(paths: Sequence[str | Path]) -> list[Path]:
 
     A folder may contain plain text (.txt, .py, .md, ...), JSON Lines (.jsonl, .ndjson) and tables (.parquet, .arrow).
     Caches of Hugging Face's datasets are skipped. Text and JSON Lines may be compressed with gzip or Zstandard. A path
-    may also name one file: plain text with any name, or JSON Lines named .json, which folders skip.
+    may also name one file: plain text with any name, or JSON Lines named .json (skipped in folders).
 
     Raises:
         ArgumentError: ``paths`` is one path, a path does not exist, or a folder contains no such files.
@@ -89,7 +89,7 @@ def files_of(paths: Sequence[str | Path]) -> list[Path]:
             refuse("paths", "exist", str(path), "name files or folders of text")
         own = [file for file in visible_files(path) if _is_of_texts(file)] if path.is_dir() else [path]
         if not own:
-            known = ", ".join((*_TEXT, *_ROWS, *_TABLES))
+            known = ", ".join((*_TEXT, *_ROWS[:2], *_TABLES))
             refuse("paths", f"hold files of text ({known})", str(path), "name the files themselves")
         for file in own:
             found.setdefault(file.resolve(), file)
@@ -122,7 +122,7 @@ def standard_library(part: str = "") -> list[Path]:
 
 
 def pieces(path: Path, reading: Reading) -> Iterator[Piece]:
-    """Yield the documents of a file, in order; unreadable lines are skipped and reported."""
+    """Yield the documents of a file in pieces, in order; unreadable lines are skipped and reported."""
     return {_ROWS: _of_rows, _TABLES: _of_table}.get(_kind(path) or _TEXT, _of_text)(path, reading)
 
 
@@ -136,12 +136,12 @@ def _kind(path: Path) -> tuple[str, ...] | None:
 
 
 def _suffix(path: Path) -> str:
-    """Suffix of a file's name before compression, in lower case."""
+    """Suffix of a file's name without .gz or .zst, in lower case."""
     return (Path(path.stem) if _is_packed(path) else path).suffix.lower()
 
 
 def _is_of_texts(path: Path) -> bool:
-    """True if a file in a folder contains documents; .json may be metadata, and cache-*.arrow are copies."""
+    """True if a file in a folder contains documents; false for .json (often metadata) and cache-*.arrow (copies)."""
     return _kind(path) is not None and _suffix(path) != ".json" and not path.match("cache-*.arrow")
 
 
@@ -150,7 +150,7 @@ def _is_packed(path: Path) -> bool:
 
 
 def _lines(path: Path, reading: Reading, newline: str | None, most: int = -1) -> Iterator[tuple[int, str]]:
-    """Yield the number and the text of every line; a line of more than ``most`` characters is split."""
+    """Yield the number and the text of each UTF-8 line; a line of more than ``most`` characters is split."""
     number, ended = 0, True
     with path.open("rb") as raw, _unpacked(path, raw) as file:
         try:

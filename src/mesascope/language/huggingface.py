@@ -64,7 +64,7 @@ class StateCache(Cache):
 
     is_compileable = False  # type: ignore[assignment]
     is_croppable = True  # type: ignore[assignment]
-    # Otherwise transformers does not call get_seq_length.
+    # Without this, transformers does not call get_seq_length.
     is_linear = (False,)  # type: ignore[assignment]
 
     def __init__(self) -> None:
@@ -140,10 +140,10 @@ class StateCache(Cache):
 
 
 class MesascopeForCausalLM(PreTrainedModel, GenerationMixin):
-    """A `LanguageModel`, its attribute ``model``, as a causal language model of transformers.
+    """Causal language model of transformers that wraps a `LanguageModel`, its attribute ``model``.
 
-    It supports `save_pretrained`, `from_pretrained`, `Trainer`, and `generate` with a cache of states, beams and an
-    assistant. Importing this module registers it with ``AutoModelForCausalLM``.
+    It supports `save_pretrained`, `from_pretrained`, `Trainer`, and `generate` (with a state cache, beam search or an
+    assistant). Importing this module registers it with ``AutoModelForCausalLM``.
 
     >>> from mesascope.language import language_model_config
     >>> model = MesascopeForCausalLM(MesascopeConfig(language_model_config("softmax, mesa", 257, 64, width=32)))
@@ -196,7 +196,7 @@ class MesascopeForCausalLM(PreTrainedModel, GenerationMixin):
             logits_to_keep: number of last tokens with logits, 0 for all, or the positions of these tokens.
             output_hidden_states: return the hidden states before the first layer and after each layer,
                 ``(batch, t, width)``, without the final norm.
-            output_attentions: not supported, as few layers compute this matrix; see `LanguageModel.run_with_cache`.
+            output_attentions: not supported, as few layers compute attentions; see `LanguageModel.run_with_cache`.
             position_ids: position of each token in its document, from 0.
             seq_idx: index of each token's document.
             cu_seq_lens_q, cu_seq_lens_k: start of each document and end of the last, in the concatenated rows.
@@ -292,11 +292,11 @@ class MesascopeForCausalLM(PreTrainedModel, GenerationMixin):
         self.model.logits = self._fitting(new_embeddings)
 
     def resize_token_embeddings(self, new_num_tokens: int | None = None, *args: Any, **kwargs: Any) -> nn.Module:
-        """Return the input embeddings; raise if the vocabulary size would change."""
+        """Return the input embeddings; raise if an argument asks for a change."""
         size = self.config.vocab_size
         if new_num_tokens not in (None, size) or args or any(kwargs.values()):
-            refuse("new_num_tokens", f"be {size}, the vocabulary that the network was built with", new_num_tokens,
-                   "build a network with another vocabulary")  # fmt: skip
+            given = (new_num_tokens, *args, *(f"{name}={value}" for name, value in kwargs.items()))
+            refuse("new_num_tokens", f"be only {size}, the vocabulary of the network", given, "build another network")
         return self.get_input_embeddings()
 
     def _fitting(self, module: nn.Module) -> Any:

@@ -51,7 +51,7 @@ class Inspection(Tabular):
 
     Args:
         scores: see `head_scores`.
-        maps: attention of the first layer on the first window, ``(heads, t, t)``.
+        maps: attention of the first layer on the first window without its last token, ``(heads, t, t)``.
         forget: mean forget gate of each head, for layers with gates; 1 means no forgetting.
         ridge: 1/lambda of each head, for mesa layers; the mean over dimensions if each has its own.
         condition: median condition number of H plus ridge, for mesa layers, after each number of tokens in ``read``.
@@ -82,7 +82,7 @@ class Inspection(Tabular):
 @guarded
 @torch.no_grad()
 def head_scores(model: LanguageModel, tokens: int | None = None, *, sequences: int = 16, seed: int = 0) -> HeadScores:
-    """Measure copying and induction of heads on a sequence of ``tokens`` random tokens, repeated once.
+    """Measure copying and induction of heads on sequences of ``tokens`` random tokens, each repeated once.
 
     Attention means the weights of the values in a head's output. Some layer types have negative weights, so scores use
     absolute values.
@@ -155,7 +155,7 @@ def _forget(model: LanguageModel, tokens: Tensor, layers: dict[int, Any]) -> dic
 def _conditions(
     model: LanguageModel, tokens: Tensor, layers: dict[int, MesaAttention]
 ) -> tuple[tuple[int, ...], dict[int, Tensor]]:
-    """Numbers of tokens read, and condition numbers of each layer after each of them."""
+    """Numbers of tokens read, and the condition numbers of each layer at these points."""
     if not layers:
         return (), {}
     state, found, read = model.init_state(len(tokens)), {index: [] for index in layers}, []

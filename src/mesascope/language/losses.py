@@ -72,7 +72,7 @@ def in_context_score(losses: Float[Tensor, "n predicted"]) -> Measurement:
 
 
 def losses_by_octave(losses: Float[Tensor, "*batch predicted"]) -> dict[int, Float[Tensor, "*batch"]]:
-    """Mean loss of tokens 1, 2 to 3, 4 to 7 and so on, keyed by the first of these; full octaves only.
+    """Mean loss of tokens 1, 2 to 3, 4 to 7 and so on, keyed by first token; full octaves only.
 
     >>> losses_by_octave(torch.tensor([1.0, 2.0, 4.0, 7.0]))
     {1: tensor(1.), 2: tensor(3.)}
@@ -176,7 +176,7 @@ def evaluate(
 def corpus_windows(
     model: LanguageModel, tokenizer: Any, corpus: str | Path, split: str, windows: int
 ) -> Int[Tensor, "n context_and_1"]:
-    """At most ``windows`` windows, spread evenly over a corpus and one token longer than the model's context."""
+    """At most ``windows`` windows, one token longer than the model's context, spread evenly over a corpus."""
     windows = require_count("windows", windows)
     text = TextWindows(str(corpus), model.config.context + 1, split)  # type: ignore[arg-type]
     if tokenizer_checksum(load_tokenizer(text.corpus.folder / TOKENIZER)) != tokenizer_checksum(tokenizer):

@@ -44,7 +44,7 @@ def language_model_config(
         vocabulary: number of tokens.
         context: number of tokens in a training window; with learned positions also the maximum length of a text.
 
-    Other arguments are those of `LanguageTraining`.
+    Other arguments: see `LanguageTraining`, which has other defaults.
 
     Source: von Oswald (2024), section 3.5.3.
 

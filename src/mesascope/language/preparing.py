@@ -59,7 +59,7 @@ def prepare(
     >>> folder = Path(tempfile.mkdtemp())
     >>> _ = (folder / "text.txt").write_text("one\\n\\ntwo\\n\\nthree\\n\\nfour\\n\\nfive")
     >>> corpus = prepare([folder / "text.txt"], folder / "tokens", delimiter="\\n\\n", validation=0.4)
-    >>> corpus.tokens("train") + corpus.tokens("validation")  # a byte each, and the end of each document
+    >>> corpus.tokens("train") + corpus.tokens("validation")  # one per byte and per end of a document
     24
     """
     folder, kind = as_path("out", out), tokenizing.TokenizerKind(tokenizer)  # type: ignore[arg-type]

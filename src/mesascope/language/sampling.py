@@ -56,7 +56,7 @@ def generate(
         prompt: beginning of the document; may be empty.
         tokens: maximum number of tokens; if None, 200, or all remaining learned positions if fewer (with a message).
         temperature: sampling temperature; 0 takes the likeliest token each time.
-        top_p: sample from the likeliest tokens until their probabilities sum to this value (nucleus sampling).
+        top_p: sample only from the likeliest tokens that together have this probability (nucleus sampling).
         chunk: prompt tokens per forward pass.
 
     Raises:

@@ -23,7 +23,7 @@ SPLITS = ("train", "validation")
 
 
 class Shard(msgspec.Struct):
-    """A file of tokens in the index."""
+    """Index entry of a file of tokens."""
 
     file: str
     tokens: int = 0
@@ -126,7 +126,7 @@ class ShardWriter:
         return int(np.memmap(self.folder / shard.file, self.dtype, "r")[-1])
 
     def adopt(self, other: ShardWriter) -> None:
-        """Move all shards of another writer behind those of this one. Both writers must be closed."""
+        """Append all shards of another writer to this one's. Both writers must be closed."""
         for number, shard in enumerate(other.shards, len(self.shards)):
             name = f"{self.split}-{number:05d}.bin"
             os.replace(other.folder / shard.file, self.folder / name)

@@ -50,8 +50,8 @@ class AttentionConfig:
             becomes singular after hundreds of similar tokens, as in text.
         output_norm: divide each head's output by its root mean square, and multiply by a learned scale.
         output_gate: multiply each head's output elementwise by SiLU(w . e).
-        init_scale: initial weights are normal with variance init_scale / n_layers / fan-in, truncated at two standard
-            deviations; n_layers is 1 for a single layer.
+        init_scale: initial weights, except of gates and convolution, are normal with variance init_scale / n_layers /
+            fan-in, truncated at two standard deviations; n_layers is 1 for a single layer.
 
     Source: von Oswald (2024), sections 3.4, 3.5.3 and 3.7.1; MesaNet (von Oswald et al. 2025); RoPE: Su et al. (2021).
     """
@@ -89,7 +89,7 @@ class AttentionConfig:
             refuse("n_kv_heads", f"divide n_heads = {self.n_heads}", self.n_kv_heads, "pass a divisor")
         if self.ridge <= self.ridge_floor:
             rule = f"be greater than ridge_floor = {self.ridge_floor:g}"
-            refuse("ridge", rule, self.ridge, "raise it, or lower that")
+            refuse("ridge", rule, self.ridge, "raise ridge, or lower ridge_floor")
         if self.key_shift and self.convolution:
             refuse("convolution", "be 0 where keys are shifted", self.convolution, "leave one of them out")
         if self.rotary and key % 2:

@@ -35,8 +35,8 @@ class CausalAttention(CausalNet, ABC):
 
     The layer is called with a sequence of tokens. `init_state` and `step` decode one token at a time with the same
     results, and `advance` processes a part of a sequence. Its points ``query``, ``key``, ``value``, ``pattern`` and
-    ``read`` can be hooked: see `mesascope.nets.points`. Optimisers should not decay parameters with the attribute
-    ``_no_weight_decay``.
+    ``read`` can be hooked: see `mesascope.nets.points`. Optimisers should not decay parameters that have the
+    attribute ``_no_weight_decay``.
     """
 
     state_type = AttentionState

@@ -113,7 +113,7 @@ class CausalTransformer(HookedModule, CausalNet, Pretrained):
         mask: Tensor | None = None,
         last: int | None = None,
     ) -> Any:
-        """Tokens after the last layer, and with a state also the state of every layer after them: see `advance`."""
+        """Tokens after the last layer, and with a state also the new state of every layer: see `advance`."""
         if state is not None:
             self._check_state(state)
         self._check(tokens, mask, None if state is None else state[0].position)

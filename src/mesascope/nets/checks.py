@@ -19,7 +19,7 @@ def check_held(owner: str, weight: Tensor) -> None:
 
 
 def check_like(argument: str, tensor: Tensor, owner: str, weight: Tensor) -> None:
-    """Raise if a tensor's dtype or device is not that of the weights of ``owner``; the message names the conversion.
+    """Raise if a tensor and the weights of ``owner`` differ in dtype or device; the message names the conversion.
 
     Under `torch.autocast`, which converts tensors itself, dtypes other than float64 may differ.
     """
@@ -52,7 +52,7 @@ def check_tokens(argument: str, tokens: Tensor, width: int, weight: Tensor, fiel
             "torch.nn.Embedding say, or convert numbers with .float()."
         )
     if tokens.ndim < 2 or tokens.shape[-1] != width:
-        remedy = "add the missing axes" if tokens.ndim < 2 else f"set {field} to {tokens.shape[-1]}, or pass others"
+        remedy = "add the missing axes" if tokens.ndim < 2 else f"set {field} to {tokens.shape[-1]}, or fix the tokens"
         refuse(argument, f"have shape (*batch, t, {width})", tuple(tokens.shape), remedy)
     check_like(argument, tokens, "the network", weight)
 
@@ -103,7 +103,7 @@ def check_mask(mask: Tensor | None, tokens: Tensor, position: Tensor | None = No
     """Raise unless a mask is a boolean tensor ``(*batch, t)`` on the tokens' device.
 
     With ``gaps``, also raise if it is False after a sequence's first token; ``position`` tokens came before. This check
-    reads a value from the device, and is skipped within `mesascope.ops.without_reading_values`.
+    reads a value from the device; `mesascope.ops.without_reading_values` skips it on accelerators.
     """
     if mask is None:
         return
@@ -136,4 +136,4 @@ def check_start(w0: Tensor | None, shape: tuple[int, int], name: str) -> None:
     if tuple(w0.shape) != shape:
         refuse("w0", f"have shape {shape}", tuple(w0.shape), f"match it to {name}")
     if not w0.is_floating_point() or not bool(torch.isfinite(w0).all()):
-        refuse("w0", "hold finite floating-point numbers", w0.tolist(), "pass others, or leave it out")
+        refuse("w0", "hold finite floating-point numbers", w0.tolist(), "pass finite numbers, or leave w0 out")

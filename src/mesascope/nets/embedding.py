@@ -45,7 +45,7 @@ class EmbeddingConfig:
 
 
 class Embedding(Pretrained):
-    """A linear map of tokens without bias, then a residual GELU MLP: e <- W e, e <- e + MLP(e).
+    """A bias-free linear map of tokens, then a residual GELU MLP: e <- W e, e <- e + MLP(e).
 
     The MLP has biases: without them every feature would be 0 at the origin.
 

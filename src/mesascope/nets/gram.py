@@ -25,7 +25,7 @@ from mesascope.shapes import Float, Tensor
 def run_linear_layers(
     context: Float[Tensor, "*batch n width"], query: Float[Tensor, "*batch m width"], layers: Sequence[Products]
 ) -> list[Float[Tensor, "*batch m width"]]:
-    """Query tokens after each layer, equal to those of attention over tokens up to rounding."""
+    """Query tokens after each layer, as attention over the tokens gives them, up to rounding."""
     width = query.shape[-1]
     # Batched products of float32 matrices on CPU run up to three times faster when rows are multiples of 16 bytes.
     pad = -width % 4

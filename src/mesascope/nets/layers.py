@@ -1,4 +1,4 @@
-"""Common parts of both transformers: config fields, weights of heads, MLPs, and layers."""
+"""Common parts of `Transformer` and `CausalTransformer`: config fields, weights of heads, MLPs, and layers."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def products_of(attention: nn.Module, group: int = 1) -> Products:
 
 
 def set_products(attention: nn.Module, products: Products) -> None:
-    """Set a layer's products: W_K = P = I, W_Q = W_KQ and W_V = W_PV. Keys must be as wide as tokens."""
+    """Set a layer's products: W_K = P = I, W_Q = W_KQ and W_V = W_PV. Keys and values must be as wide as tokens."""
     require_instance("products", products, tuple)
     w_kq, w_pv = products
     if tuple(attention.w_k.shape) != tuple(w_kq.shape):  # type: ignore[union-attr]

@@ -99,7 +99,7 @@ class Attention(nn.Module):
     def forward(
         self, tokens: Float[Tensor, "*batch rows width"], n: int, first: int = 0
     ) -> Float[Tensor, "*batch asking width"]:
-        """Additions to the tokens from ``first`` on by attention to the first ``n`` tokens, summed over heads.
+        """Output of attention to the first ``n`` tokens, summed over heads, for the tokens from ``first`` on.
 
         Only queries are projected, by W_KQ; keys and values are the context tokens, and W_PV maps
         outputs. If a part is hooked or replaced, keys and values are computed for each head.
@@ -191,7 +191,7 @@ class Transformer(HookedModule, Pretrained):
         return [Tokens(context, query), *(Tokens(part[..., :n, :], part[..., n:, :]) for part in rows)]
 
     def products(self) -> list[Products]:
-        """W_KQ and W_PV of each layer (of each loop). For softmax, W_KQ is scaled for scores divided by sqrt(width)."""
+        """W_KQ and W_PV of each layer or loop. For softmax, W_KQ is scaled for scores divided by sqrt(width)."""
         pairs = [(layer.attention.sharpness, products_of(layer.attention)) for layer in self.unrolled()]
         return [Products(sharpness * w_kq, w_pv) for sharpness, (w_kq, w_pv) in pairs]  # type: ignore[operator]
 

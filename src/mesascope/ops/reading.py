@@ -23,10 +23,10 @@ _lock = threading.Lock()
 def without_reading_values(*, on_cpu: bool = False) -> Iterator[None]:
     """Within this context, operations check no values and do not wait for the accelerator; for training.
 
-    The training loop checks the loss. CUDA graphs can be captured. On an accelerator, the mesa-layer's solver then does
-    the same work for any values. Chunks solved by their factor are corrected three times, and become NaN if the result
-    is inaccurate or the chunk forgets more than a factor of e^4. Conjugate gradients take 30 iterations, and chunks
-    become NaN if a relative residual exceeds 0.01. On the CPU the solver still chooses its method by values.
+    The training loop checks the loss instead. CUDA graphs can be captured. On an accelerator, the mesa-layer's solver
+    then does the same work for any values. Chunks solved by their factor are corrected three times, and become NaN if
+    the result is inaccurate or the chunk forgets more than a factor of e^4. Conjugate gradients take 30 iterations, and
+    chunks become NaN if a relative residual exceeds 0.01. On the CPU the solver still chooses its method by values.
 
     Args:
         on_cpu: treat the CPU like an accelerator.

@@ -92,7 +92,7 @@ def write_report(
 
     Args:
         method: tasks and networks of a study, in one or two sentences.
-        found: sentences at the top of the page. If empty, a summary of the claims, or that the run has not finished.
+        found: first sentences of the page. If empty, a summary of the claims, or a note that the run is not finished.
     """
     config, claims = run.config, run.claims
     question = config.get("question", "")

@@ -35,7 +35,7 @@ STYLES: dict[Any, Any] = {"gd": "--", "gd++": "-.", "centred": _DASHES, "interpo
 class Line:
     """A curve ``y``, ``(points,)`` or ``(replicates, points)``, over ``x``; both are arrays or readings.
 
-    Standard errors of measurements are not drawn.
+    Standard errors in ``y`` are not drawn: pass ``error``.
 
     Args:
         role: key of `COLOURS` for the curve's colour; a number from 0 to 1 is a shade.
@@ -83,7 +83,7 @@ class Lines:
     """A panel of curves, horizontal lines, or a heat map.
 
     Args:
-        read: `Line`, `Level` (horizontal line) or `Grid` (heat map) objects, or a function from results to them.
+        read: `Line`, `Level` (horizontal line) or `Grid` (heat map) objects, or a function of results that returns them.
         log: axes on a logarithmic scale: ``""``, ``"x"``, ``"y"`` or ``"xy"``.
         limits: arguments of matplotlib's ``Axes.set``, such as ``{"ylim": (0, 1)}``.
     """
@@ -195,7 +195,7 @@ def sweep(
 def strip(y: str, names: Mapping[str, str], read: Callable[[Any], Mapping[str, Mapping[str, Any]]]) -> Lines:
     """One mark per replicate above the name of each method; ``read`` returns numbers by label and method.
 
-    Marks of different labels are side by side. A method that is missing in the results has no marks.
+    Marks of different labels are side by side. A method that is missing for any label has no marks.
     """
 
     def lines(results: Any) -> list[Line]:

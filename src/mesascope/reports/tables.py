@@ -40,7 +40,7 @@ def counts_text(records: Sequence[Mapping[str, Any]]) -> str:
 def holding_text(records: Sequence[Mapping[str, Any]]) -> str:
     """Number of claims that hold, by kind: ``holding: 2 of 3 printed sentences, 1 of 1 premise``.
 
-    A claim that is a premise of another counts as a premise. Controls are claims of ours whose source has this word.
+    A claim that is a premise of another counts as a premise. Controls are claims of ours with *control* in the source.
     """
     runs = ("study", "run")
     premises = {(*map(record.get, runs), name) for record in records for name in record.get("premises", ())}

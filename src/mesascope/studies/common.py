@@ -15,7 +15,7 @@ from mesascope.text import percent_text
 
 
 def plan(steps: int, learning_rate: float, **changes: Any) -> Training:
-    """Training with learning-rate decay and weight averaging, which remove Adam's noise, and about 50 evaluations."""
+    """Training with up to about 50 evaluations, and with decay and weight averaging, which remove Adam's noise."""
     usual: dict[str, Any] = {"decay_from": 0.3, "average": 4.0, "evaluate_every": max(steps // 50, 20)}
     return Training(steps, learning_rate=learning_rate, **(usual | changes))
 
@@ -30,13 +30,13 @@ def watch_loss(**episodes: Any) -> Callable[[Any], dict[str, float]]:
 
 
 def kept_weights(module: Any) -> Arrays:
-    """All parameters of a network by their names, so that a check without the package can compute its predictions."""
+    """All parameters of a network by their names, so that a check without the package can compute predictions."""
     weights = {name: weight.detach().cpu().numpy() for name, weight in module.named_parameters()}
     return Arrays(weights, **{name: " ".join("abcd"[: weight.ndim]) for name, weight in weights.items()})
 
 
 def drawn_with(**changes: Any) -> Callable[[Any], Any]:
-    """Bug to plant in a method of a dataclass, such as ``sample`` of a family: its fields have these values."""
+    """Bug to plant in a method of a dataclass, such as a family's ``sample``: it reads these field values."""
     return lambda method: lambda self, *given: method(dataclasses.replace(self, **changes), *given)
 
 
@@ -65,9 +65,9 @@ def converged(
 ) -> Claim:
     """Premise: the training of each network has converged; if not ``each``, that of the median network.
 
-    ``log`` measures change and fall of the log loss, for losses that fall by orders of magnitude. A log loss that falls
-    at a constant rate makes a fifth of its fall in the last fifth. Losses above ``start`` count as ``start``: those of
-    initial weights can be far above the loss of predicting zero.
+    ``log`` replaces the loss by its logarithm, for losses that fall by orders of magnitude. A logarithm that falls at a
+    constant rate makes a fifth of its fall in the last fifth. Losses above ``start`` count as ``start``: the loss of
+    initial weights can be far above that of predicting zero.
     """
     shares = [stage(one).map(partial(late_share, quantity=quantity, log=log, start=start), one) for one in trainings]
     because = "it is about the networks that were trained, and each curve is that of its network"
@@ -105,13 +105,13 @@ def midpoint(name: str, *, id: str = "midpoint") -> Claim:
 
 
 def midpoint_losses(name: str) -> Reading:
-    """Loss of each midpoint of `compare_midpoints` over that of each end, ``(seeds, 2)``."""
+    """Loss of each midpoint of `compare_midpoints` / loss of each end, ``(seeds, 2)``."""
     path = stage(name)
     return beside([path.ratio("middle", end) for end in ("trained", "other")], "loss at the midpoint / at either end")
 
 
 def midpoint_distances(name: str) -> Reading:
-    """Mean difference in predictions from midpoint to each end, over that between the ends, ``(seeds, 2)``."""
+    """Mean difference of predictions, midpoint to each end / end to end, ``(seeds, 2)``."""
     path, ends = stage(name), ("trained", "other")
     distances = [path["prediction-difference", "middle", end] / path["prediction-difference", *ends] for end in ends]
     return beside(distances, "mean difference of predictions, midpoint to either end / end to end")

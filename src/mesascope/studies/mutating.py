@@ -95,7 +95,7 @@ def _bugs(study: Study, run: Run) -> list[Mutation]:
 
 
 def own_bugs(study: Study) -> list[str]:
-    """Bugs that a study declares, without those that every study has."""
+    """Bugs that a study declares, without the general ones."""
     general = {mutation.bug for mutation in GENERAL}
     return [mutation.bug for mutation in study.mutations if mutation.bug not in general]
 

@@ -82,7 +82,7 @@ def logged_steps(training: Training, done: int) -> set[int]:
 
 
 def _same_there(run: Run, other: Run, checkpoints: TrainingCheckpoints, done: int) -> TrainingCheckpoints | None:
-    """Matching checkpoints of another run, or None; outside parts, networks to start from must have equal weights."""
+    """Matching checkpoints of another run, or None; start weights must be equal unless ``other`` is a part of a run."""
     folder, start = other.path / "checkpoints", checkpoints.config.get("start")
     apart = other.path.parent.name != PARTS
     if start and apart and weights_hash(run.path / "checkpoints", start) != weights_hash(folder, start):

@@ -195,7 +195,7 @@ def _close(then: _Record, now: _Record, tolerance: float) -> bool:
 
 
 def _within(then: _Record, now: _Record) -> bool:
-    """True if one value is in the other's interval, or has no interval: then only verdicts are compared."""
+    """True if either value is in the other's interval, or an interval is missing: then only verdicts count."""
 
     def inside(value: float, low: float | None, high: float | None) -> bool:
         return (-math.inf if low is None else low) <= value <= (math.inf if high is None else high) or low == high
@@ -285,7 +285,7 @@ def _numbers(run: Run, again: Run) -> tuple[str, float]:
 
 
 def _apart(then: Stage | None, now: Stage | None) -> float:
-    """Largest difference of two stages / largest number of its array; -1 if byte-identical, inf if shapes differ."""
+    """Largest difference of two stages / array's largest number; -1 if byte-identical, inf if shape or type differs."""
     one, other = (stage.to_arrays() if stage else {} for stage in (then, now))
     most = -1.0
     for a, b in ((np.asarray(one.get(name)), np.asarray(other.get(name))) for name in {**one, **other}):

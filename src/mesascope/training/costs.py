@@ -22,7 +22,7 @@ def reset_peak_memory(device: torch.device) -> None:
 
 
 def peak_gigabytes(device: torch.device) -> float | None:
-    """Peak memory in GB: GPU tensors since `reset_peak_memory`, or the process since its start; None on Windows."""
+    """Peak memory in GB: GPU tensors since `reset_peak_memory`, or the process since its start (None on Windows)."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 1e9
     if sys.platform == "win32":

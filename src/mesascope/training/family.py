@@ -173,7 +173,7 @@ def _made(make: Callable[[torch.Generator], Module], seed: int) -> Module:
 
 
 def stacked(draws: Sequence[Episode | Tensor]) -> Episode | Tensor:
-    """Episodes or sequences of equal shape along a new first axis."""
+    """Stack episodes or sequences of equal shape along a new first axis."""
     episodes = [draw for draw in draws if isinstance(draw, Episode)]
     if not episodes:
         return torch.stack([draw for draw in draws if isinstance(draw, Tensor)])

@@ -20,7 +20,7 @@ _ERRORS, _SHARE = 4.0, 0.02
 
 
 def evaluate(model: Any, loss: Callable[[Any, Any], Tensor], batch: Any) -> dict[str, Float[Tensor, " members"]]:
-    """Loss, and accuracy if targets are classes, of a model or of each member; empty unless the batch has tasks."""
+    """Loss, and accuracy for classes, of a model or each member; empty unless the batch is tasks or real sequences."""
     if not isinstance(batch, Episode) and not (isinstance(batch, Tensor) and batch.is_floating_point()):
         return {}
     module = getattr(model, "module", model)  # the module of an ensemble

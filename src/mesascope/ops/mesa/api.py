@@ -32,7 +32,7 @@ _CHUNK, _SHORT = 64, 3
 
 
 class MesaInfo(NamedTuple):
-    """Iterations (0 for factorisation) or terms of a series, and largest |A x - q| / |q| per head."""
+    """Iterations (0 for factorisation) or terms of a series, and largest relative residual |A x - q| / |q| per head."""
 
     iterations: int
     residual: Float[Tensor, "*batch heads"]
@@ -73,10 +73,10 @@ def mesa_attention(
 
     Raises:
         NumericalError: H_t is singular to the precision of the dtype (a decaying ridge may be forgotten), or an output
-            exceeds the range of its dtype. Under `torch.func.vmap`, such members become NaN and others are unaffected.
+            exceeds the range of its dtype. Under `torch.func.vmap`, the error is raised only if this occurs in every
+            member; otherwise the affected outputs become NaN or infinite.
 
-    For symbols, methods and `torch.compile` see `mesascope.ops.mesa`, for accelerators
-    `without_reading_values`.
+    For symbols, methods and `torch.compile` see `mesascope.ops.mesa`, for accelerators `without_reading_values`.
 
     Source: von Oswald (2024), sections 3.4 and 3.7.1.
 
@@ -107,7 +107,7 @@ def attend(
 ) -> Any:
     """`mesa_attention` with x = A^{-1} q and the number of iterations from ``find(problem, equations, queries)``.
 
-    If ``find`` is None, x is exact, and short sequences are solved token by token, unless ``return_info``.
+    If ``find`` is None, x is exact; short sequences are solved token by token, unless packed or ``return_info``.
     """
     chunk = None if chunk is None else require_count("chunk", chunk)
     problem = pose(q, k, v, **inputs)

@@ -7,7 +7,7 @@ In a chunk that starts from H and G, with g_t the product of its forget factors 
 No ratio g_t / g_i exceeds 1, so none overflows. States at the starts of chunks are a decayed prefix
 sum, without inverses that would amplify errors. Given these states, all chunks run at once.
 
-Tokens are rows, ``(batch, chunks, size, d)``; G is kept as its transpose, ``(batch, chunks, dk, dv)``.
+Tokens are rows, ``(batch, chunks, size, d)``; G at the start of chunks is transposed, ``(batch, chunks, dk, dv)``.
 """
 
 from __future__ import annotations

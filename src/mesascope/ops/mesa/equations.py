@@ -64,7 +64,7 @@ class NormalEquations(NamedTuple):
         return decays(self.log_forget) * start + self.weights @ self.keys.square() + self.ridge
 
     def largest(self, entry: Float[Tensor, "*chunks size"]) -> Float[Tensor, "*chunks size"]:
-        """A lower bound on A_t's largest eigenvalue: its largest diagonal ``entry`` or about tr(H_t^2) / tr(H_t).
+        """A lower bound on A_t's largest eigenvalue: about tr(H_t^2) / tr(H_t), or the diagonal ``entry`` if larger.
 
         If keys share one direction, the diagonal can be dk times too small. The estimate of tr(H_t^2) leaves out
         products of H with keys, which cost the most; this reduces it at most by half.

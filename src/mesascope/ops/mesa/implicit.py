@@ -35,7 +35,7 @@ def solve_chunks(
 ) -> tuple[Float[Tensor, "batch chunks size dk"], int]:
     """Solution x and number of iterations (0 if compiled); raise `NumericalError` if inaccurate.
 
-    Under `torch.func.vmap`, and if the solver may not read values, inaccurate members become NaN instead.
+    Under `torch.func.vmap`, and if the solver may not read values, inaccurate chunks become NaN instead.
     """
     if torch.compiler.is_compiling() and isinstance(solver, Exact):
         return _compiled(q, *equations, solver.decaying, solver.reading, solver.heads), 0

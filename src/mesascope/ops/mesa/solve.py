@@ -23,7 +23,7 @@ from mesascope.shapes import Float, Tensor
 _MOST = 4.0
 # Largest -log g_t of a chunk whose factor is a good preconditioner if the ridge does not decay.
 _LITTLE = 0.75
-# Size up to which a chunk is preconditioned whole unless it exceeds _MOST; cost of a factorisation in iterations.
+# Size up to which a chunk is preconditioned whole if -log g_t <= _MOST; cost of a factorisation in iterations.
 _SMALLEST, _FACTORISED = 16, 6
 # Largest condition number at which a correction would not improve accuracy.
 _BENIGN = 5.0
@@ -31,7 +31,7 @@ _BENIGN = 5.0
 _SHRUNK = 10.0
 # Largest residual in units of rounding: of the system, and of the recurrence in conjugate gradients.
 _ROUNDING, _ARRIVED = 4.0, 8.0
-# Tolerance of conjugate gradients in corrections and if no value may be read; iterations in the latter case.
+# Largest relative residual of conjugate gradients in corrections and if no value may be read; iterations then.
 _COARSE, _UNREAD = 0.01, 30
 # Number of corrections before unsettled chunks are solved in float64; number of corrections if no value may be read.
 _CORRECTIONS, _UNREAD_CORRECTIONS = 4, 3
@@ -126,7 +126,7 @@ def _thirty(equations: NormalEquations, q: Tensor) -> SolveResult:
 
 
 def _factored(equations: NormalEquations, q: Tensor) -> SolveResult:
-    """Solve by the chunk's factor, or by those of its halves if the chunk forgets much."""
+    """Solve by the chunk's factor, or by the factors of its halves if the chunk forgets much."""
     much = forgotten(equations.log_forget) > _MOST
     if bool(much.any()):
         return _apart(much, equations, q, lambda equations, q: _halved(equations, q, _factored), _factored)
@@ -223,9 +223,9 @@ def dense_solve(A: Float[Tensor, "*tokens d d"], q: Float[Tensor, "*tokens d"]) 
 def _iterated(equations: NormalEquations, q: Tensor) -> SolveResult:
     """Solve by conjugate gradients, preconditioned by the factor of the chunk or of its parts if that costs less.
 
-    The number of iterations is about sqrt(kappa)/2 ln(2/tolerance). Without a preconditioner, kappa is about 1 + 4
-    h/ridge, with h the mean of H's diagonal; larger eigenvalues are few and take one iteration each. With the
-    preconditioner, kappa depends on the forget factors of the chunk.
+    The number of iterations is about sqrt(kappa)/2 ln(2/tolerance), with kappa the condition number. Without a
+    preconditioner, kappa is about 1 + 4 h/ridge, with h the mean of H's diagonal; larger eigenvalues are few and take
+    one iteration each. With the preconditioner, kappa depends on the forget factors of the chunk.
     """
     pace = 0.5 * math.log(2 / max(_ARRIVED * torch.finfo(q.dtype).eps, 1e-16))
     mean = (equations.diagonal() - equations.ridge).amax(-2).mean(-1)

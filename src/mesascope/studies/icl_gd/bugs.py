@@ -15,7 +15,7 @@ _DESCENT = "mesascope.learners.descent:GradientDescentPlusPlus._predictions"
 
 
 def _with(changes: Callable[[Any], dict[str, Any]]) -> Callable[[Any], Any]:
-    """Predictions of a descent whose attributes are replaced by those that ``changes`` returns."""
+    """Predictions of a descent with new values of some attributes, from ``changes``."""
 
     def wrong(predict: Any) -> Any:
         def predictions(self: Any, context: Any, xq: Any) -> Any:

@@ -73,7 +73,7 @@ def _reads(net: Any, episodes: tasks.Episode) -> dict[str, float]:
 
 
 def fall_made(run: Any) -> np.ndarray:
-    """Share of the loss's fall, by seed and evaluation: 0 for predicting 0, 1 for gradient descent."""
+    """Fall of the loss, by seed and evaluation: 0 at the loss of predicting 0, 1 at gradient descent's."""
     return (run["zero mse"] - run["mse"]) / (run["zero mse"] - run["gd mse"])
 
 

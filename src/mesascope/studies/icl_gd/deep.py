@@ -2,8 +2,8 @@
 
 ICML paper: Figures 3 (right), 6c and 7. Tasks are noiseless linear regression with N = d = 10. Tokens are clipped at
 10 throughout. Five layers with weights of their own are compared with five gradient steps (a tuned step size each),
-with five steps of GD++ (an eta and a gamma each, tuned), with GD++ of the step sizes that their weights contain, and
-with GD++ tuned from there: step sizes of deep GD++ have many good values, and each network finds its own. Ten looped
+with five steps of GD++ (an eta and a gamma each, tuned), with GD++ of the step sizes in their weights, and with GD++
+tuned from these step sizes: deep GD++ has many good step sizes, and each network finds its own. Ten looped
 layers are compared with ten tied steps of GD++.
 
 From small random weights, some layers die: their step sizes shrink to 0. Other networks start from the weight products
@@ -97,7 +97,7 @@ def _far(ratios: Any) -> np.ndarray:
 
 
 def _without_each(name: str) -> Reading:
-    """Median loss without each layer over that of the whole network, ``(seeds, layers)``."""
+    """Median loss without each layer / of the whole network, ``(seeds, layers)``."""
     ratios = [stage(name).ratio(f"without {layer}", "trained", "median") for layer in range(1, SEPARATE + 1)]
     return study.beside(ratios, "median loss without a layer / of the whole network, for each layer")
 
@@ -114,7 +114,7 @@ def _alive_over_warm(r: Any) -> np.ndarray:
 
 
 def _worse(r: Any) -> np.ndarray:
-    """Loss of every looped network over every separate one's; ignoring their shared tasks makes the error larger."""
+    """Loss of every looped / every separate network; standard errors are too large, as they ignore shared tasks."""
     return np.true_divide.outer(looped["mse", "trained"](r), main["mse", "trained"](r))
 
 

@@ -49,7 +49,7 @@ def step_sizes(descents: Sequence[Any]) -> Arrays:
 
 
 def near(lab: study.Lab, settings: Deep, nets: Sequence[Any]) -> list[Any]:
-    """GD++ for each network, its step sizes trained from those in the weights; stage ``near`` has them."""
+    """GD++ for each network, with step sizes trained from those in its weights: stage ``near``."""
 
     def tuned() -> Arrays:
         owns = iter([own_descent(net, SEPARATE) for net in nets])
@@ -107,7 +107,7 @@ def _without(net: Any, layer: int) -> Any:
 
 
 def as_network(net: Any, algorithm: Any) -> Any:
-    """The construction of ``algorithm`` in the architecture of ``net``, with its token clip."""
+    """The construction of ``algorithm`` with the architecture and the token clip of ``net``."""
     eta, gamma = algorithm.eta.tolist(), algorithm.gamma.tolist()
     built = constructions.gradient_descent_plus_plus(D, 1, eta, gamma, D, algorithm.steps).network
     like = net.products()[0].w_kq
@@ -115,7 +115,7 @@ def as_network(net: Any, algorithm: Any) -> Any:
 
 
 def paths(nets: Sequence[Any], goals: Mapping[str, Sequence[Any]], fresh: Any) -> Estimates:
-    """Losses on the straight line between the weight products of each network and of each goal."""
+    """Losses on the straight line between the weight products of each network and of its goals."""
 
     def losses(others: Sequence[Any], t: float) -> list[np.ndarray]:
         return [errors(lenses.interpolate(net, other, t), fresh) for net, other in zip(nets, others, strict=True)]

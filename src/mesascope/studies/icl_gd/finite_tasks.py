@@ -106,10 +106,10 @@ FINITE_TASKS = study.Figure(
         _over_pools("2048-tasks", "trained on 2048 tasks, layers have a median cosine between 0.95 and 0.99 with "
                     "gradient descent", _cosine(2048), Bound(0.95, 0.99), study.ours("the bounds; Fig. 16c"),
                     former="printed, with a bound > 0.99, failed"),
-        _over_pools("one-over-tasks", "1 minus the median cosine is inverse to the number of tasks: with 2048 tasks it "
-                    "is 3 to 5 times as large as with 8192",
+        _over_pools("one-over-tasks", "1 minus the median cosine is inversely proportional to the number of tasks: "
+                    "with 2048 tasks it is 3 to 5 times as large as with 8192",
                     lambda r: (_cosine(2048)(r), _cosine(8192)(r)), study.two_sided(1.0, around=4.0),
-                    study.derived("the minimiser's variance is inverse to the number of tasks"),
+                    study.derived("the minimiser's variance is inversely proportional to the number of tasks"),
                     measures="(1 - cosine at 2048) / (1 - cosine at 8192), of medians over pools",
                     quantifier="bootstrap",
                     statistic=lambda fewer, more, axis=-1: (1 - np.median(fewer, axis)) / (1 - np.median(more, axis)),

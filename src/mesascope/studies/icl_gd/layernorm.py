@@ -1,9 +1,9 @@
 """Can a layer behind LayerNorm run gradient descent, and with what loss?
 
 ICML paper: Figure 14. Tasks are noiseless linear regression with N = d = 10. One linear layer behind LayerNorm, with
-one head and with two, is compared with one step of gradient descent, and two linear layers with LayerNorm between
-them only with two steps of gradient descent (one tuned step size) and of GD++ (a step size each). Layers without
-LayerNorm are controls.
+one head and with two, is compared with one step of gradient descent. Two linear layers, with LayerNorm only between
+them, are compared with two steps of gradient descent (one tuned step size) and of GD++ (a step size each). Layers
+without LayerNorm are controls.
 """
 
 from __future__ import annotations

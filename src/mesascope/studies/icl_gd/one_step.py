@@ -91,7 +91,7 @@ def _size(lab: study.Lab, settings: OneStep, size: int) -> tuple[list[Any], Any,
 
 
 def _many(settings: OneStep) -> list[tasks.LinearRegression]:
-    """Families of each N = d with ten teachers and ten queries, for a third of the standard error of one of each."""
+    """Families for each N = d; ten teachers and ten queries give a third of the standard error of one."""
     return [settings.family_of(size, d_out=10, n_query=10) for size in SIZES]
 
 

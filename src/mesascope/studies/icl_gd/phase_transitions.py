@@ -97,11 +97,11 @@ def _grok(lab: study.Lab, settings: PhaseTransitions, gd: Any) -> None:
 def rise_and_fall(
     step: np.ndarray, test: np.ndarray, own: np.ndarray, limit: float, zero: float
 ) -> tuple[float, float, float]:
-    """Largest rise of the loss ``test`` on its plateau, its lowest later value over ``limit``, and its fall's delay.
+    """Rise of the loss ``test`` on its plateau, its lowest later value / ``limit``, and the delay of its fall.
 
     The plateau ends halfway between ``zero``, the loss of predicting 0, and ``limit``; initial losses can be far larger
     than ``zero``. The rise is relative to the lowest loss before. The delay is the step at which ``test`` has made half
-    of its fall, over that at which ``own``, the loss on own tasks, is a tenth below the plateau; NaN if there is none.
+    of its fall / the step at which ``own``, the loss on own tasks, is a tenth below the plateau; NaN if there is none.
     """
     low = np.minimum.accumulate(test)
     plateau = low > (min(low[0], zero) + limit) / 2
@@ -144,13 +144,13 @@ def _late(steps: np.ndarray, axis: int) -> np.ndarray:
 
 
 def _reached(r: Any) -> np.ndarray:
-    """Loss over gradient descent's, for one-head layers that have left their plateau and all two-head layers."""
+    """Loss / gradient descent's, for one-head layers that have left their plateau and all two-head layers."""
     arrived = ~np.isnan(r["one-head-crossing"]["step"])
     return np.concatenate([r["losses"].ratio("one-head", "gd")[arrived], r["losses"].ratio("two-heads", "gd")])
 
 
 def _margins(r: Any) -> np.ndarray:
-    """Distance of half the loss of each network above 0.25 before its crossing, and below it then: ``(networks, 2)``."""
+    """Distance of half the loss above 0.25 before the crossing, and below 0.25 at it: ``(networks, 2)``."""
     rows = []
     for name in HEADS:
         step, loss, crossing = r[name]["step"], r[name]["mse"] / 2, r[f"{name}-crossing"]["step"][:, None]
@@ -160,7 +160,7 @@ def _margins(r: Any) -> np.ndarray:
 
 
 def _of_curves(r: Any) -> np.ndarray:
-    """Loss over gradient descent's on fresh tasks, over the same ratio at the end of the curve, ``(seeds, 2)``."""
+    """(Loss / gradient descent's) on fresh tasks / the same ratio at the end of the curve, ``(seeds, 2)``."""
     fresh = [nominal(r["losses"].ratio(name, "gd"))[:, 0] for name in HEADS]
     ends = [r[name]["mse"][:, -1] / r[name]["gd mse"][:, -1] for name in HEADS]
     return (np.stack(fresh) / np.stack(ends)).T

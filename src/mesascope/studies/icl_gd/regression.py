@@ -102,8 +102,8 @@ def contrast(
     Returns the networks; the stages are ``name``, ``name-comparison`` and one for each of ``sweeps``.
 
     Args:
-        own: number of steps of the descent with step sizes read from each network's weights. It is compared as ``own``,
-            to show whether the references are well tuned.
+        own: number of steps of a descent with the step sizes in each network's weights. This descent, ``own``, shows
+            whether the references are well tuned.
         more: function from the networks to further groups to compare.
         seeds: number of networks; the study's if None.
     """

@@ -67,7 +67,7 @@ def as_trained(*names: str, id: str = "networks-as-trained") -> Claim:
     ratios = [stage(f"{name}-comparison")["mse", "trained"] / stage(name)["mse"].at((..., -1), name) for name in names]
     return Claim(
         id, "on fresh tasks each network has the loss that was logged at the end of its training, within 20 %",
-        study.beside(ratios, "loss on fresh tasks / last one logged"), study.two_sided(0.2), ours("premise"),
+        study.beside(ratios, "loss on fresh tasks / last logged loss"), study.two_sided(0.2), ours("premise"),
         premises=(),
     )  # fmt: skip
 
@@ -186,14 +186,14 @@ def ratios_over(
     log: str = "y",
     y: str = "loss of each seed / of reference",
 ) -> Lines:
-    """Each seed's loss over each reference's along a sweep, with a line at 1."""
+    """Each seed's loss / each reference's along a sweep, with a line at 1."""
     shown: Mapping[Reading, Any] = {swept.ratio("trained", key): (key, f"to {NAMES[key]}") for key in references}
     level = Level(1.0, "limit")
     return study.sweep(x, y, relative(swept, case), shown, [level], title=title, each=True, marks=".-", log=log)
 
 
 def law_panels(swept: StageReading, reference: str) -> tuple[Lines, ...]:
-    """Each seed's loss over the reference's, by input scale, with one panel per input distribution."""
+    """Each seed's loss / the reference's, by input scale, with one panel per input distribution."""
 
     def panel(law: str) -> Lines:
         part = swept.where(lambda cases: cases["x"] == law, f"{law} inputs")

@@ -52,7 +52,7 @@ def measure(lab: study.Lab, settings: Softmax) -> None:
 
 
 def _shape(swept: Any) -> np.ndarray:
-    """Loss ratio to gradient descent at each other scale, over that at the training scale."""
+    """(Loss / gradient descent's) at each other scale / the same ratio at the training scale."""
     ratio, start = swept.ratio("trained", "gd"), INPUT_SCALES.index(1.0)
     return np.delete(ratio / ratio[:, start, None], start, axis=1)
 

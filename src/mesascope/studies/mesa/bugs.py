@@ -19,7 +19,7 @@ def _one_later(over: Any) -> Any:
 
 
 def _stopping(forward: Callable[..., Any]) -> Any:
-    """Ridge regression that keeps its map after a few elements."""
+    """Ridge regression that stops learning after a few elements."""
 
     def wrong(self: Any, sequence: Any) -> Any:
         import torch
@@ -53,7 +53,7 @@ def _times(factor: float) -> Callable[[dict[str, float]], dict[str, float]]:
 
 
 def own_sensitivities(lag: int) -> Mutation:
-    """Bug of studies that read sensitivities to the element ``lag`` before."""
+    """Bug for studies that read sensitivities to the element ``lag`` steps back."""
     return Mutation(
         "sensitivities are those to the token's own element", "mesascope.lenses:element_sensitivity",
         returning(lambda sensitivity: sensitivity.roll(-lag, -1)),

@@ -18,7 +18,7 @@ from mesascope.text import percent_text
 
 THESIS = "von Oswald, thesis (2024), chapter 3"
 LOSS = "half squared error a step"
-# Ridge of the limit: variance of the noise over the mean square of W's entries. Other ridges must not be better.
+# Ridge of the limit: variance of the noise / mean square of W's entries. Other ridges must not be better.
 RIDGES = {"orthogonal": 1e-3, "contracting": 2.6e-3}
 FACTORS = {"a-third": 1 / 3, "threefold": 3.0}
 # Step sizes that differ from the tuned ones by these factors must not be better.
@@ -36,7 +36,7 @@ ONE_LAYER = adamw_plan(2500, 1e-3, batch=256)
 ONE_LAYER_AS_PRINTED: dict[str, Any] = {
     "training": thesis_plan(2500, learning_rate=2e-4), "mesa": thesis_plan(4500, learning_rate=4e-4),
 }  # fmt: skip
-# Deviations of the presets `paper` and `thesis`, and of `thesis`.
+# Deviations; `CLIPPED` is of preset `thesis` alone.
 FROM_CODE = "First elements are U(-1, 1), as in the authors' code; von Oswald (2024) has N(0, I)."
 CLIPPED = "The norm of gradients is clipped at 1, not their entries."
 PROBED = "Probes are of A_t^{-1} s_t itself, with a regulariser of 0.1, not of a Chebyshev approximation."
@@ -205,12 +205,12 @@ def joined(readings: Iterable[Reading], words: str, axis: int = 1) -> Reading:
 
 
 def ratios(comparison: StageReading, groups: Iterable[str], below: str) -> Reading:
-    """Losses of several groups over that of one, ``(seeds, groups)``."""
+    """Losses of several groups / loss of ``below``, ``(seeds, groups)``."""
     return study.beside([comparison.ratio(name, below) for name in groups], str(comparison.ratio("each kind", below)))
 
 
 def each_with_each(comparison: StageReading, one: str, other: str) -> Reading:
-    """Loss of every network of ``one`` over that of every network of ``other``, ``(seeds of one, seeds of other)``."""
+    """Loss of every network of ``one`` / every network of ``other``, ``(seeds of one, seeds of other)``."""
     words = f"{comparison.ratio(one, other)}, all pairs of networks"
     return comparison.map(lambda found: np.true_divide.outer(found["mse", one], found["mse", other]), words)
 
@@ -376,7 +376,7 @@ def shuffled_targets(targets: Collection[str], names: Collection[str]) -> Claim:
 
 
 def probe_panel(target: str, title: str, shown: Shown) -> study.Lines:
-    """Errors of a probe by layer, relative to those of the targets' mean."""
+    """Errors of a probe by layer, relative to errors of the targets' mean."""
     lines = []
     for name, (role, label) in shown.items():
         relative = _by_layer(stage(f"{target}-probe").ratio(name, "constant"))

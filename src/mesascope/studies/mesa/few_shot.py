@@ -100,7 +100,7 @@ def error(name: str, *inputs: int | str) -> study.Reading:
 
 
 def fall(name: str, last: int | str) -> study.Reading:
-    """Error at an input over that at the first input, where nothing is known."""
+    """Error at an input / error at the first input, where nothing is known."""
     return error(name, last) / error(name, 1)
 
 

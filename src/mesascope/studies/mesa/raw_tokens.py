@@ -32,7 +32,7 @@ SHORT: dict[str, Any] = {
     "training": cosine_plan(120, 3e-3, batch=16), "mesa": cosine_plan(120, 8e-3, batch=16), "seeds": 3,
     "tasks": 500, "tune_tasks": 500, "watch_tasks": 100, "averaged_tasks": 2,
 }  # fmt: skip
-_CLIPPED = "The norm of gradients of the mean loss is clipped at 1, not the entries of those of the sum over times."
+_CLIPPED = "The norm of gradients of the mean loss is clipped at 1, not the entries of gradients of the sum over times."
 # Deviations of all studies of these networks, by preset.
 DEVIATIONS = {
     "paper": (
@@ -80,7 +80,7 @@ def of_each(groups: Mapping[str, Sequence[Any]], sequences: Any, lens: Callable[
 
 
 def copying(name: str, lag: int = 1, beyond: int = 2) -> Reading:
-    """Sensitivity of tokens to the element ``lag`` before, over the largest to an element ``beyond`` or more before.
+    """Sensitivity of tokens to the element ``lag`` steps back / the largest to one ``beyond`` or more steps back.
 
     Lags that average fewer than six tokens are left out.
     """

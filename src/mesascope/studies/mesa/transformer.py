@@ -62,7 +62,7 @@ def _most_before(maps: np.ndarray) -> np.ndarray:
 
 
 def _jump(name: str) -> study.Reading:
-    """Error ratio of the last layer (after / before it) over that of all earlier layers together, after 40 elements."""
+    """Error after / before the last layer, divided by that ratio for all earlier layers together, at 40 elements."""
     words = "(error after / before the last layer) / (error before the last / before the first), after 40 elements"
     return errors_of("next", name).map(lambda e: e[:, -1, 2] / e[:, -2, 2] / (e[:, -2, 2] / e[:, 0, 2]), words)
 
@@ -88,7 +88,7 @@ def _before_last(target: str, name: str, *known: int) -> study.Reading:
 
 
 def _on_decoded(name: str) -> study.Reading:
-    """Errors of a gradient step on the input decoded after each layer, over errors of a step on the input itself."""
+    """Errors of a gradient step on the input decoded after each layer / errors of a step on the input itself."""
     words = "error of the step on the decoded / on the input, each with its best size"
     return (errors_of("implicit", name) / errors_of("implicit", "input")).map(lambda found: found, words)
 
@@ -112,7 +112,7 @@ def _best_implicit(id: str, name: str, kind: str) -> Claim:
 
 
 def _diagonal(r: Any) -> np.ndarray:
-    """Mean size of diagonal entries of each product over that of others, mean over heads and layers, ``(1, 2)``."""
+    """Mean |diagonal entry| / mean |other entry| of each product, averaged over heads and layers, ``(1, 2)``."""
     sizes = [np.abs(r["weights"][name]) for name in ("w_kq", "w_pv")]
     diagonals = [np.diagonal(one, axis1=-2, axis2=-1) for one in sizes]
     others = [(one.sum((-2, -1)) - own.sum(-1)) / (own.shape[-1] * (own.shape[-1] - 1))

@@ -167,7 +167,7 @@ def _of(quantity: str, method: str) -> Reading:
 
 
 def _above(methods: Sequence[str], others: Sequence[str]) -> Reading:
-    """Retained accuracy of each of ``methods`` minus that of each of ``others`` (points), by seed, pair and stream."""
+    """Retained accuracy of each of ``methods`` minus each of ``others`` (points), by seed, pair and stream."""
     pairs = [_of("retained", method) - _of("retained", other) for method in methods for other in others]
     return beside(pairs, f"points of retained accuracy of {' and '.join(methods)} above {' and '.join(others)}")
 
@@ -222,7 +222,7 @@ def _shares(training: str, title: str = "", looks: int = 1) -> Lines:
 
 
 def _transfer_error(r: Any) -> np.ndarray:
-    """Largest difference over seeds of the table's transfer from the mean change of accuracy, by stream and method."""
+    """Largest |table's transfer - mean change of accuracy| over seeds, by stream and method."""
     ends = [[r[f"{stream} {method}"] for method in METHODS] for stream in STREAMS]
     change = 100 * np.array([[(one["retained"] - one["learned"]).mean(1) for one in row] for row in ends])
     return np.abs(r["table"]["transfer"] - change.transpose(2, 0, 1)).max(0).ravel()

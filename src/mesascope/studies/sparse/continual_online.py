@@ -32,7 +32,7 @@ DESCENT: dict[str, tuple[Any, float]] = {
     "online-sgd": ("sgd", 0.2), "online-adam": ("adam", 3e-3), "fine-tuning": ("sgd", 0.1),
 }  # fmt: skip
 # Initial standard deviation, learning rate and draws of the weights of Bayesian gradient descent; and, for each
-# variant of continual MAML, inner learning rate and learning rate of masks or rates. Both are tuned likewise.
+# variant of continual MAML, inner learning rate and learning rate of masks or rates. All are tuned likewise.
 BAYES = (0.02, 500.0, 2)
 TUNED = {"maml": (0.1, 0.0075), "sparse-maml": (0.2, 0.02), "sparse-relu-maml": (0.05, 0.003)}
 # Number of parts of a stream; curves show the mean of each part.
@@ -49,12 +49,12 @@ class ContinualOnline:
     ways: Count = 10  # Classes of a task.
     shots: Count = 5  # Images of each class in a batch.
     architecture: Literal["convnet4", "resnet12", "mlp"] = "convnet4"  # Network: convnet4, resnet12 or mlp.
-    width: Count = 16  # Its filters, or units.
+    width: Count = 16  # Filters, or units, of the network.
     size: Count = 28  # Pixels of a side.
     inner_lr: Positive | None = None  # Learning rate of the fast weights; each method's tuned rate if None.
     inner_steps: Count = 5  # Steps of the fast weights on a batch.
     threshold: Positive = 1.5  # A new task is detected if a restart lowers the loss by this.
-    before: str = "omniglot"  # Dataset, its training part, for meta-learning before the stream.
+    before: str = "omniglot"  # Dataset for meta-learning before the stream (training part).
     pretraining: Training = BEFORE  # Meta-learning before the stream.
     seeds: Count = 8  # Streams and networks.
 
@@ -165,7 +165,7 @@ _HERE, _ONLINE = "mesascope.studies.sparse.continual_online", "mesascope.meta.on
 
 
 def _judged_late(update: Any) -> Any:
-    """Learners see each batch twice, and are judged the second time."""
+    """Show each batch to learners twice, and judge them the second time."""
 
     def twice(self: Any, batches: Any) -> Any:
         for state, batch in zip(self.states, batches, strict=True):
@@ -284,6 +284,6 @@ STUDY = study.Study(
     unlike="10,000 batches a stream, and wider networks",
     deviations=(
         "Streams of 1,000 batches in place of 10,000, of networks of 16 filters.",
-        "Numbers of Table 4.6 are lost in the thesis' text: claims are of the order of methods.",
+        "Numbers of Table 4.6 are lost in the thesis' text: claims are about the order of methods.",
     ),
 )  # fmt: skip

@@ -58,7 +58,7 @@ def measure(lab: study.Lab, settings: CrossDomain) -> None:
 
 
 def padded(fresh: Callable[[int], tasks.Episode], ways: int) -> Callable[[int], tasks.Episode]:
-    """Function that pads context targets drawn by ``fresh`` with zeros to ``ways`` classes, those of a network."""
+    """Function that draws from ``fresh`` and pads context targets with zeros to a network's ``ways`` classes."""
     from torch.nn.functional import pad
 
     def drawn(place: int) -> tasks.Episode:

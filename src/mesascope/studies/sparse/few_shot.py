@@ -95,7 +95,7 @@ class FewShot:
     shots: Count = 1  # Images of each class in a context.
     queries: Count = 2  # Query images of each class.
     architecture: Literal["convnet4", "resnet12", "mlp"] = "convnet4"  # Network that adapts: convnet4, resnet12 or mlp.
-    width: Count = 32  # Its filters, or units of each hidden layer.
+    width: Count = 32  # Filters, or units of each hidden layer.
     in_channels: Count = 1  # Channels of the images: 3 for colours.
     size: Count = 28  # Pixels of a side.
     inner_lr: Positive | None = None  # Inner learning rate; each method's own if None.
@@ -292,7 +292,7 @@ def masks_learn(*trainings: str) -> Claim:
 
 
 def _answers_in_context(accuracy: Any) -> Any:
-    """Learners adapt to the queries and their labels."""
+    """Adapt learners to the queries and their labels."""
     from torch.nn.functional import pad
 
     def wrong(learner: Any, drawn: tasks.Episode, *arguments: Any) -> np.ndarray:
@@ -323,7 +323,7 @@ def _frozen(rate: str) -> Callable[[Any], Any]:
 
 @returning
 def no_gradient(gradients: Any) -> Any:
-    """Inner steps do not change the weights."""
+    """Set the gradients of inner steps to 0."""
     return {name: 0 * one for name, one in gradients.items()}
 
 

@@ -36,14 +36,14 @@ def follow(
 ) -> Any:
     """Train networks by a method of continual learning on ``count`` tasks of a stream for each seed.
 
-    Stage ``name`` holds ``learned``, the accuracy on a task at its end, and ``retained``, at the end of all, by seed
-    and task; and ``closed``, the share of each parameter's entries with rate 0, by seed, look and parameter.
+    Stage ``name`` holds ``learned`` and ``retained``, the accuracy on a task at its end and at the stream's end, by
+    seed and task; and ``closed``, the share of each parameter's entries with rate 0, by seed, look and parameter.
 
     Args:
         seeds: of networks and streams; the run's if None.
         batch: number of examples per step.
         passes: number of passes over each task before the next.
-        looks: number of evaluations per task of accuracy and closed entries.
+        looks: number of evaluations (accuracy and closed entries) per task.
     """
     from mesascope.streams import stream
     from mesascope.training.family import stacked
@@ -123,7 +123,7 @@ class Streams:
         return training.Ensemble([state.result() for state in self.states])
 
     def tensors(self) -> dict[str, Tensor]:
-        """All that changes, by name, for a checkpoint; ``weights`` and ``buffers`` are for `Run.network`."""
+        """Tensors for a checkpoint, by name; ``weights`` and ``buffers`` are for `Run.network`."""
         import torch
 
         found, each = self.result(), [state.tensors().items() for state in self.states]

@@ -37,7 +37,7 @@ WORDS = METHODS | OTHERS
 class Sparse(FewShot):
     methods: tuple[Method, ...] = get_args(Method)  # Methods to compare.
     few_closed: study.Share = 0.1  # Share of masks that are closed at the start of one more training.
-    many_closed: study.Share = 0.9  # The same for another training.
+    many_closed: study.Share = 0.9  # Share closed at the start of another training.
 
     def __post_init__(self) -> None:
         if "sparse-maml" not in self.methods:
