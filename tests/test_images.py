@@ -16,7 +16,7 @@ from PIL import Image
 from mesascope.data import cache_folder, images
 from mesascope.data.files import DownloadError, Source, found
 from mesascope.data.folders import visible_files
-from mesascope.data.image_sets import _images
+from mesascope.data.image_sets import _images, images_of
 from mesascope.errors import ArgumentError
 from mesascope.streams import stream
 from mesascope.tasks import FewShotArrays, FewShotImages
@@ -89,7 +89,7 @@ def test_parts_share_no_image_and_sizes_are_those_asked_for():
     ("arguments", "message"),
     [
         ({"ways": 11}, "ways must be at most 10, the classes of digits, but is 11"),
-        ({"shots": 120}, "shots must be at most .* together with queries, the images of 4, but is"),
+        ({"shots": 120}, "shots must be at most .* together with queries, the images of class 4, but is"),
         ({"part": "validation"}, "part must be train or test for digits, but is 'validation'"),
     ],
 )
@@ -435,6 +435,12 @@ def test_real_images_are_as_many_as_there_are(dataset, train, test, classes):
     assert (len(images(dataset).pixels), len(images(dataset, "test").pixels)) == (train, test)
     assert len(images(dataset).classes) == classes
     assert int(images(dataset).labels.bincount().min()) >= 20
+
+
+def test_colour_pictures_of_a_dataset_have_their_channels_first():
+    pixels = np.arange(6 * 3 * 4 * 4, dtype=np.uint8).reshape(6, 3, 4, 4)
+    pictures = [(Image.fromarray(np.moveaxis(one, 0, -1)), place % 2) for place, one in enumerate(pixels)]
+    assert torch.equal(images_of(pictures).pixels, torch.as_tensor(pixels))
 
 
 def test_arrays_files_and_datasets_give_the_tasks_of_the_dataset_that_they_hold(tmp_path):

@@ -86,6 +86,13 @@ def sweeping(*arguments, **options):
     )  # fmt: skip
 
 
+def test_files_of_equal_name_share_no_points(functions, tmp_path):
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "own_functions.py").write_text(FUNCTION)
+    own, other = (Sweep(f"{folder}{functions}", seeds="0:2", out="both") for folder in ("", "other/"))
+    assert own.points[0].key != other.points[0].key
+
+
 def test_a_function_is_called_at_all_settings_and_seeds(functions, client):
     sweep = Sweep(functions, {"size": [1, 2], "kind": ["a", "b"]}, seeds="0:2,2:8", out="both").run(client)
     rows = sweep.table()
@@ -98,7 +105,7 @@ def test_a_function_is_called_at_all_settings_and_seeds(functions, client):
     runs = [open_run(f"both/{point.key}") for point in sweep.points]
     assert all(run.is_complete for run in runs)
     assert runs[0].config["question"] == "Two numbers."
-    with pytest.raises(RunDirectoryError, match="must be of a study, but is of a function"):
+    with pytest.raises(RunDirectoryError, match="must be a run of a study, but is one of a function"):
         runs[0].settings  # noqa: B018
     assert not any((run.path / "checkpoints").exists() for run in runs)
 

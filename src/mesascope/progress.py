@@ -31,8 +31,8 @@ _PART_OF: list[str] = []
 class Progress:
     """Progress of one task, with an estimate of the time left.
 
-    A terminal shows a bar. A notebook, file or pipe gets a line at each tenth or, if the total is unknown, whenever the
-    duration has doubled. The first line or bar appears after three seconds, if the task will take at least three more.
+    A terminal shows a bar. A notebook, file or pipe gets a line at each tenth of the total or, if that is unknown, when
+    the duration has doubled. The first line or bar appears after 3 seconds, if the task will take at least 3 more.
     Nothing is shown while other progress is shown, in processes of rank 1 or higher, or if the environment variable
     MESASCOPE_PROGRESS is 0.
 

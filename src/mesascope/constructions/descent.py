@@ -132,7 +132,7 @@ def copy_tokens(
 def softmax_gradient_descent(d_in: int, d_out: int, eta: float, steps: int = 1, scale: float = 1e-3) -> Construction:
     """Appendix A.9: two softmax heads whose difference is a gradient step, up to an error of order scale^2.
 
-    Heads have W_KQ = +-scale I on the inputs and W_PV = -+eta / (2 scale) on the targets. With z_i = x_i . x_q,
+    Heads have W_KQ = +-s I on the inputs and W_PV = -+eta / (2 s) on the targets, s = ``scale``. With z_i = x_i . x_q,
 
         softmax_i(s z) - softmax_i(-s z) = (2 s / N) (z_i - mean z) + O(s^3),
 

@@ -59,7 +59,7 @@ def online_gradient_descent(d: int, eta: Sizes, steps: int, w0: Matrix | None = 
 
 @register("construction", "neumann-preconditioning", of="predictor", exact=True)
 def neumann_preconditioning(d: int, terms: int, bound: float, ridge: float = 1.0) -> Construction:
-    """``terms`` linear layers for c A_t^{-1} s_t by a Neumann series, and a last one that predicts.
+    """``terms`` linear layers that compute c A_t^{-1} s_t by a Neumann series, and a last layer that predicts.
 
     A_t = ridge I + sum_i s_{i-1} s_{i-1}^T, and c is the ``bound`` on its eigenvalues. Tokens are
     (0, x_t, s_t, s_{t-1}) with x_t = s_t at first. Attention subtracts (A_t - ridge I) x_t /

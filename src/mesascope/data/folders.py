@@ -81,7 +81,7 @@ def pictures_of(folder: Path, part: str) -> tuple[list[Path], list[str]]:
 
 
 def classes_of(part: str, classes: list[str], folder: Path) -> list[str]:
-    """Classes of a part: by name, the first 64 % are for training, the next 16 % for validation, the rest for test.
+    """Classes of a part, sorted by name: the first 64 % for training, the next 16 % for validation, the rest for test.
 
     Validation and test have at least one class each. The shares are those of miniImageNet.
 
@@ -113,7 +113,7 @@ def _pictures(paths: Iterable[Path]) -> list[Path]:
 
 
 def _in_place_of_pictures(folder: Path, name: str) -> str:
-    """End of an error message: the folder's contents in place of the pictures, and the remedy."""
+    """End of an error message: things found in the folder instead of pictures, and the remedy."""
     classes = list(_class_folders(folder))
     if classes and not {*classes} & {*_ALL_NAMES}:
         return f"the classes {', '.join(classes[:3])} in no part: move their folders into {folder / name}"

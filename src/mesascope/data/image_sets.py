@@ -42,7 +42,7 @@ _IDX = ("train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz", "t10k-images
 
 
 class Images(NamedTuple):
-    """Images and their classes: ``pixels (images, channels, size, size)`` are bytes from 0 (black) to 255 (white)."""
+    """Images and their classes: ``pixels (images, channels, size, size)`` are bytes (255: white) or your own floats."""
 
     pixels: Tensor
     labels: Int[Tensor, " images"]
@@ -78,7 +78,7 @@ def images(dataset: str, part: str = "train", size: int | None = None) -> Images
 
     Args:
         part: train, validation or test.
-        size: side of the result in pixels; if None, that of the files, which must be square and of one size and kind.
+        size: side of the result in pixels; if None, the files' side, and they must be square and of one size and kind.
 
     Raises:
         DownloadError: the files are not on this machine, and the download failed.
@@ -106,7 +106,7 @@ def images_of(found: Any, labels: Any = None) -> Images:
         found = np.load(found, allow_pickle=False)
     if labels is None:
         pairs = [found[index] for index in range(len(found))]
-        found, labels = np.stack([np.asarray(one[0]) for one in pairs]), [one[1] for one in pairs]
+        found, labels = np.stack([_channels_first(one[0]) for one in pairs]), [one[1] for one in pairs]
     pixels = torch.as_tensor(found)
     pixels = pixels[:, None] if pixels.ndim == 3 else pixels
     classes, index = np.unique(np.asarray(labels), return_inverse=True)
@@ -119,6 +119,12 @@ def images_of(found: Any, labels: Any = None) -> Images:
     if index.shape != (len(pixels),):
         refuse("labels", f"have shape ({len(pixels)},), one per image", tuple(index.shape), "pass one class per image")
     return Images(pixels, torch.as_tensor(index), tuple(map(str, classes)))
+
+
+def _channels_first(image: Any) -> np.ndarray:
+    """Pixels of an image; a colour picture of PIL has its channels last."""
+    pixels = np.asarray(image)
+    return np.moveaxis(pixels, -1, 0) if hasattr(image, "getbands") and pixels.ndim == 3 else pixels
 
 
 @functools.lru_cache(_KEPT)

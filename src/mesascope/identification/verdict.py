@@ -164,8 +164,8 @@ def difference(
 
     The lower bound exceeds the true mean with probability at most ``level``. It is the larger of two bounds, each with
     half this rate. Student's t bound is tight if most of the difference is noise. `_betting_bound` is tight without
-    noise: differences on a few tasks then prove that two learners differ. Twice the noise is subtracted from this bound,
-    as the noise is itself an estimate.
+    noise: differences on a few tasks then prove that two learners differ. Twice the noise is subtracted from this
+    bound, as the noise is itself an estimate.
 
     The upper bound, from Student's t, is below the true mean with probability ``naming`` (``level`` if None). It is
     infinite if there is no standard error.

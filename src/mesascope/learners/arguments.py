@@ -44,7 +44,7 @@ class Range:
 
 
 class Algorithm(nn.Module):
-    """A module whose repr lists its constructor arguments, which are attributes of the same names."""
+    """A module whose repr lists its constructor arguments, read from attributes of the same names."""
 
     def extra_repr(self) -> str:
         arguments = {name: _shown(getattr(self, name, None)) for name in inspect.signature(type(self)).parameters}

@@ -27,8 +27,8 @@ class GradientDescentPlusPlus(Algorithm):
 
         y_j <- y_j - (eta/n) G x_j - gamma W_0 X^T X x_j,     x_j <- x_j - gamma X^T X x_j
 
-    for pairs and queries. A query starts from y_q = 0, and the prediction is W_0 x_q - y_q. The loss is 1/(2n)
-    sum_i |W x_i - y_i|^2. As in the source, gamma multiplies the *unnormalised* Gram matrix.
+    for pairs and queries. A query starts from y_q = 0, and the prediction is W_0 x_q - y_q. The loss is
+    1/(2n) sum_i |W x_i - y_i|^2. As in the source, gamma multiplies the *unnormalised* Gram matrix.
 
     Args:
         steps: number of steps; 0 predicts W_0 x_q.
@@ -159,8 +159,8 @@ def filters(
 ) -> tuple[Float[Tensor, "*several d"], Float[Tensor, "*several d"]]:
     """Gain h and residual r = 1 - lambda h of GD++ from zero weights, at eigenvalues lambda of C = X^T X / n.
 
-    The prediction is x_q^T h(C) X^T Y / n. It starts at g = r = 1 and h = 0. With c = g^2, a step does
-    h <- h + eta c r, r <- r (1 - eta lambda c) and g <- g (1 - n gamma lambda c).
+    The prediction is x_q^T h(C) X^T Y / n, and the inputs become g(C) x. At first g = r = 1 and h = 0. With c = g^2, a
+    step does h <- h + eta c r, r <- r (1 - eta lambda c) and g <- g (1 - n gamma lambda c).
 
     Args:
         etas, gammas: step sizes, in the order of the steps; each broadcasts against ``spectra``.

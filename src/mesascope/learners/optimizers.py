@@ -67,7 +67,7 @@ class NormalisedDescent(Algorithm):
         return xq @ weights
 
     def direction(self, descent: Float[Tensor, "*batch dx dy"]) -> Float[Tensor, "*batch dx dy"]:
-        """Update for step size 1, given minus the gradient."""
+        """Update for step size 1; ``descent`` is minus the gradient."""
         size = descent.square().sum((-2, -1), keepdim=True).sqrt()
         return descent / torch.where(size > 0, size, 1.0)
 

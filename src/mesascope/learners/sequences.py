@@ -92,8 +92,8 @@ class PairSums(Algorithm):
     """Prediction A_t s_t + B_t s_{t-1}: the general linear attention layer on tokens (0, s_t, s_{t-1}).
 
     A_t = sum_{i<=t} a_1 s_i s_i^T + a_2 s_{i-1} s_i^T + a_3 s_i s_{i-1}^T + a_4 s_{i-1} s_{i-1}^T, and B_t likewise. A
-    step of gradient descent from W = 0 has step size a_3 and zeros elsewhere. A step from W = c I also has a_4 = -c
-    a_3, and its prediction is this sum plus c s_t.
+    step of gradient descent from W = 0 has step size a_3 and zeros elsewhere. A step from W = c I also has
+    a_4 = -c a_3, and its prediction is this sum plus c s_t.
 
     Args:
         now: a_1 to a_4 of A; a parameter.
@@ -197,7 +197,7 @@ class NeumannLeastSquares(Algorithm):
 
     Args:
         terms: number of steps; 0 gives one step of gradient descent with step size 1/c.
-        bound: c, an upper bound of the eigenvalues of every A_t.
+        bound: c, an upper bound of the eigenvalues of every A_t = sum_{i<=t} s_{i-1} s_{i-1}^T + ridge I.
         ridge: 1/lambda, at least 0.
 
     Source: von Oswald (2024), eqs. 3.44 to 3.51 and 3.57.
@@ -229,8 +229,8 @@ class ChebyshevLeastSquares(Algorithm):
     T_j are Chebyshev polynomials and B_t = (2 A_t - bound - ridge) / (bound - ridge), whose eigenvalues lie in [-1, 1].
 
     Args:
-        coefficients: c_j, a parameter; `inverse` gives those that approximate A_t^{-1}.
-        bound: an upper bound of the eigenvalues of every A_t.
+        coefficients: c_j, a parameter; `inverse` chooses them so that the polynomial approximates A_t^{-1}.
+        bound: an upper bound of the eigenvalues of every A_t = sum_{i<=t} s_{i-1} s_{i-1}^T + ridge I.
         ridge: 1/lambda, at least 0.
 
     Source: von Oswald et al. (2023b), arXiv 2309.05858, who approximate the inverse with six terms.
@@ -244,7 +244,7 @@ class ChebyshevLeastSquares(Algorithm):
 
     @classmethod
     def inverse(cls, terms: int, bound: float, ridge: float = 1.0) -> ChebyshevLeastSquares:
-        """Make the predictor whose polynomial is the Chebyshev series of 1/a on [ridge, bound] up to T_terms.
+        """Make the predictor whose polynomial is the Chebyshev series of 1/a on [ridge, bound] up to degree ``terms``.
 
         c_j = (2 - [j = 0]) (-rho)^j / sqrt(ridge bound) with rho = (sqrt(bound) - sqrt(ridge)) / (sqrt(bound) +
         sqrt(ridge)). The largest error, at a = ridge, is (1 - sqrt(ridge / bound)) rho^terms / ridge.

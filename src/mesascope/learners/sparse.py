@@ -20,8 +20,8 @@ class Lasso(Algorithm):
     """Minimise 1/(2n) |Y - X W^T|^2 + alpha |W|_1, separately for each target, without intercept.
 
     The solution path is followed from the smallest alpha with W = 0 down to ``alpha``. The path is piecewise linear,
-    with a kink where a weight leaves 0 or returns to 0; all tasks pass a kink at once. If rounding hides a kink,
-    coordinate descent continues until no weight of a task changes by more than 10 eps of the largest.
+    with a kink where a weight leaves 0 or returns to 0; an iteration passes one kink of every task. If rounding hides a
+    kink, coordinate descent continues until no weight of a task changes by more than 10 eps of the largest weight.
 
     Raises:
         NumericalError: no convergence after 10,000 sweeps (alpha tiny for an ill-conditioned context).

@@ -100,7 +100,7 @@ def spectral_mse(
 
         mse = s^2 sum_j [ w^2 r(lambda_j)^2 + (sigma^2 / N) lambda_j h(lambda_j)^2 ].
 
-    This requires w0 = 0, no token clip, and queries with independent centred coordinates of variance s^2. ``sizes``
+    This requires w0 = None, no token clip, and queries with independent centred coordinates of variance s^2. ``sizes``
     replaces the learner's step sizes, by name.
     """
     require_instance("spectra", spectra, Tensor)

@@ -1,4 +1,4 @@
-"""Predictions, errors and sensitivities of learners, computed in parts of the tasks; checks of groups of learners."""
+"""Predictions, errors and sensitivities of learners, for one part of the tasks at a time; checks of their groups."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PART = 10_000
 
 
 class Seen(NamedTuple):
-    """Predictions of one learner on all tasks, their squared error for each task, and dy/dx_q if measured."""
+    """Predictions of one learner on all tasks, the mean squared error of each task, and dy/dx_q if measured."""
 
     prediction: Float[Tensor, "tasks m dy"]
     error: Float[Tensor, " tasks"]
@@ -50,7 +50,7 @@ def seen(learner: Learner | Predictor, tasks: Tasks, *, derived: bool = False) -
 def predictions(
     learner: Learner | Predictor, tasks: Tasks
 ) -> Iterator[tuple[Float[Tensor, "part m dy"], Float[Tensor, "part m dy"]]]:
-    """Yield targets and predictions for each part of the tasks, without gradients. Predictions must be finite.
+    """Yield targets and predictions for each part of the tasks, without gradients; raise if a prediction is not finite.
 
     The targets of a sequence are its elements from the second on.
     """
@@ -111,8 +111,9 @@ def _parts(tasks: Tasks) -> Iterator[tuple[Tensor, tuple[Any, ...]]]:
 def _finite(what: str, learner: Learner | Predictor, numbers: Tensor) -> Tensor:
     bad = int((~torch.isfinite(numbers)).sum())
     if bad:
+        are = "is" if bad == 1 else "are"
         raise NumericalError(
-            f"{what} must be finite, but {bad} of {numbers.numel()} by {label(learner)} are not: check the learner's "
+            f"{what} must be finite, but {bad} of {numbers.numel()} by {label(learner)} {are} not: check the learner's "
             "inputs and step sizes."
         )
     return numbers
@@ -139,7 +140,7 @@ def require_groups(
 def against_others(
     groups: Mapping[str, Sequence[_Member]], against: Sequence[str]
 ) -> Iterator[tuple[str, str, list[tuple[_Member, _Member]]]]:
-    """Yield each group's name, each other name in ``against``, and pairs of members; one member is paired with all."""
+    """Yield each group's name, each other name in ``against``, and pairs of members; a lone member is in all pairs."""
     for name, members in groups.items():
         for other in (other for other in against if other != name):
             parts = members, groups[other]

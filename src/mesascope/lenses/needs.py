@@ -1,4 +1,4 @@
-"""Access to learners: the protocols that lenses need, their checks, and the access that a learner provides."""
+"""Access to learners: protocols that lenses need, and functions that check which of them a learner provides."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class HasProducts(Protocol):
 
 @runtime_checkable
 class HasChannels(Protocol):
-    """A linear-attention predictor on tokens made of `nets.predictor.CHANNELS`; only W_KQ and W_PV matter."""
+    """A linear-attention predictor on tokens of `nets.predictor.CHANNELS`; only W_KQ and W_PV change its output."""
 
     @property
     def config(self) -> Any: ...
@@ -102,7 +102,7 @@ _NEEDS: dict[str, tuple[Any, str, str]] = {
         "use probe, which needs activations only",
     ),
     "activations": (
-        HasActivations, "a predictor with activations(sequence)", "write it: a list of tensors (*batch, t, width)",
+        HasActivations, "a predictor with activations(sequence)", "write one that returns tensors (*batch, t, width)",
     ),
     "points": (HookedModule, "a network with hook points", "build it from mesascope.nets, or use probe"),
     "tokens": (HasTokens, "a network with tokens(context, xq) and tokens_from(start)", _PREDICTIONS),
@@ -116,7 +116,7 @@ _NEEDS: dict[str, tuple[Any, str, str]] = {
 
 
 def require_access(lens: str, learner: Any, tasks: Tasks | None = None) -> Any:
-    """Return ``learner``; raise unless it provides the access that the lens registered as ``lens`` needs."""
+    """Return ``learner``; raise unless it provides the access that the lens called ``lens`` needs."""
     if isinstance(learner, Ensemble):
         raise ArgumentTypeError(
             f"{lens} must be given one learner, but is given an ensemble of {len(learner)}: pass one of its members()."

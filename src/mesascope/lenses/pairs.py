@@ -35,11 +35,11 @@ _FAR = 100
 
 @dataclass(frozen=True, repr=False)
 class Agreement(Tabular):
-    """Comparison of the predictions of a and b; paired means over tasks.
+    """Comparison of the predictions of learners a and b on the same tasks.
 
     ``prediction_difference`` is E |a - b|_2 over outputs. ``mse_difference`` and ``mse_ratio`` compare the mean squared
     errors of a and b task by task, which cancels the variation between tasks. The ratio is None if b's error is 0 on
-    every task, as with labels that are all 0.
+    every task, for example if all labels are 0.
     """
 
     prediction_difference: Measurement
@@ -103,7 +103,7 @@ def alignment(a: Learner, b: Learner, episodes: Episode) -> Alignment:
 
 
 def _compared(one: access.Seen, other: access.Seen) -> Agreement:
-    """An `Alignment` if the sensitivities of both are known."""
+    """Comparison of two learners; an `Alignment` if both have sensitivities."""
     a, b = one.error.double(), other.error.double()
     fields: dict[str, Any] = {
         "prediction_difference": Measurement.of((one.prediction - other.prediction).norm(dim=-1).mean(-1)),
@@ -120,7 +120,7 @@ def _compared(one: access.Seen, other: access.Seen) -> Agreement:
 
 
 def compare_sensitivities(sa: Tensor, sb: Tensor) -> dict[str, Tensor]:
-    """Mean ``"cosine"`` of two sensitivities ``(tasks, m, dy, dx)``, and their mean distance ``"sensitivity"``."""
+    """Means over queries: ``"cosine"`` of sensitivities ``(tasks, m, dy, dx)``, and the distance ``"sensitivity"``."""
     gone = _vanishes(sa), _vanishes(sb)
     sa, sb = sa.flatten(-2).double(), sb.flatten(-2).double()
     product = (sa.norm(dim=-1) * sb.norm(dim=-1)).clamp_min(1e-300)
@@ -178,7 +178,7 @@ class Comparison(Tabular):
 
 
 def _dots(label: str, found: Mapping[str, Measurement], *levels: Any) -> Any:
-    """Panel with a point for each learner, with its standard error."""
+    """Panel with a point and its standard error for each learner."""
     from mesascope.reports import Line, Lines
 
     values, errors = [one.value for one in found.values()], [one.stderr for one in found.values()]
@@ -214,7 +214,7 @@ def compare(
     calls, on four sequences, check that they do not look ahead.
 
     All numbers have standard errors over tasks. ``loss ratio`` is the mean squared error of ``learner`` divided by that
-    of the other learner on the same tasks. It is missing if the other's error is 0, as with labels that are all 0.
+    of the other learner on the same tasks. It is missing if the other learner's error is 0.
 
     Args:
         name: name of ``learner`` in the table; the name of its class or function if None.

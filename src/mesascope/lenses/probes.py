@@ -34,9 +34,9 @@ def probe(
 
     Each map is affine and is fitted by ridge regression on half of the sequences; errors are measured on the other
     half. Cases are ``layer`` (0 is before the first) and ``t``, the number of known elements. ``("mse", group)`` is the
-    mean squared error, and ``("before", group)`` that of the previous layer at the same time (for layer 0, its own).
-    Their ratio is paired; ratios between cases are not. Baselines are ``("mse", "group-shuffled")``, maps fitted to the
-    targets of other sequences, and ``("mse", "constant")``, the targets' mean.
+    mean squared error, and ``("before", group)`` the error of the previous layer at the same time (of layer 0 for
+    layer 0). Their ratio is paired; ratios between cases are not. Baselines: ``("mse", "group-shuffled")``, maps fitted
+    to targets of other sequences, and ``("mse", "constant")``, the targets' mean.
 
     Targets: ``"next"`` is the next element. ``"preconditioned"`` is A_t^{-1} s_t with A_t = sum_{i<t} s_i s_i^T +
     regulariser I. ``"implicit"`` is the next element, predicted by a gradient step eta sum_{i<=t} s_i s_{i-1}^T x_t:
@@ -47,7 +47,7 @@ def probe(
         groups: networks by name, one for each replicate, all of one depth. Untrained networks serve as a control.
         times: values of t, from 1 to length - 1; all if None.
         ridge: ridge penalty of the probes per sequence, relative to the mean squared activation.
-        regulariser: 1/lambda of the target ``"preconditioned"``.
+        regulariser: see the target ``"preconditioned"``; 1/lambda in the source.
         generator: draws the shuffled targets.
 
     Source: von Oswald (2024), section 3.5.1, Figs. 3.3, 3.4 and 3.13.
@@ -81,11 +81,11 @@ def probe(
 def _by_layer_and_time(
     errors: dict[str, list[Tensor]], fixed: dict[str, Tensor], groups: Iterable[str], times: list[int]
 ) -> Estimates:
-    """Cases for each layer and time, from errors ``(layers, held out, times)``, and ``fixed`` errors without layers."""
+    """Estimates by layer and time, from errors ``(layers, held out, times)``; ``fixed`` errors have no layers."""
     depths = {len(one) for own in errors.values() for one in own}
     if len(depths) > 1:
         raise ArgumentError(
-            f"groups must be networks of one depth, but activations have {sorted(depths)} entries: probe each depth."
+            f"groups must be networks of one depth, but have {sorted(depths)} activations: probe each depth."
         )
     depth = depths.pop()
     every = errors | {name: [one.expand(depth, -1, -1)] for name, one in fixed.items()}

@@ -36,7 +36,7 @@ class WeightReading(Tabular):
     Args:
         w_kq, w_pv: the rescaled products ``(width, width)``.
         off_diagonal: largest |entry| of W_KQ off its diagonal, after rescaling.
-        diagonal_spread: largest distance from 1 of W_KQ's diagonal over the inputs.
+        diagonal_spread: largest |entry - 1| on W_KQ's diagonal over the inputs.
         distance_kq: relative distance |W_KQ - C|_F / |C|_F from the construction's W_KQ = C; nan without a
             construction.
         distance_pv: the same for the target rows of W_PV, which determine the prediction.
@@ -59,8 +59,8 @@ class WeightReading(Tabular):
 def weights(network: HasProducts, construction: HasProducts | None = None) -> list[list[WeightReading]]:
     """Read every layer and head of a network, and compare them with a construction of equal depth. Needs *products*.
 
-    Each head is compared with the construction's head of the same index, or with its first head if the numbers of heads
-    differ.
+    Each head is compared with the construction's head of the same index, or with the construction's first head if the
+    numbers of heads differ.
 
     Source: von Oswald et al. (2023), appendices A.3 and A.4.
     """
@@ -83,7 +83,7 @@ def weights(network: HasProducts, construction: HasProducts | None = None) -> li
 
 @register("lens", "rescaled_products", needs="products")
 def rescaled_products(network: HasProducts) -> list[Products]:
-    """W_KQ / beta and W_PV * beta of each layer; beta is the mean of W_KQ's diagonal over the inputs. Needs *products*.
+    """W_KQ / beta and W_PV * beta of each head; beta is the mean of W_KQ's diagonal over the inputs. Needs *products*.
 
     Raises a NumericalError if beta is 0. Source: von Oswald et al. (2023), appendix A.3.
     """
@@ -94,7 +94,7 @@ def rescaled_products(network: HasProducts) -> list[Products]:
         beta = w_kq.detach().diagonal(dim1=-2, dim2=-1)[:, :inputs].mean(-1)[:, None, None]
         if not bool((beta.abs() > 0).all()):
             raise NumericalError(
-                f"the mean diagonal of W_KQ must not be 0 for products to be rescaled, but is in layer {index}: "
+                f"the mean diagonal of W_KQ must not be 0 for products to be rescaled, but is 0 in layer {index}: "
                 "train the network first."
             )
         rescaled.append(Products(w_kq.detach() / beta, w_pv.detach() * beta))
@@ -105,8 +105,8 @@ def rescaled_products(network: HasProducts) -> list[Products]:
 def step_sizes(network: HasProducts, n_context: int) -> StepSizes:
     """GD++ step sizes read from a network's weights, for contexts of ``n_context`` pairs. Needs *products*.
 
-    As in the construction, products are rescaled by `rescaled_products` and summed over heads. Then gamma is minus the
-    mean of W_PV's diagonal over the inputs, and eta is minus n_context times its mean over the targets.
+    Products are rescaled by `rescaled_products`, as in the construction, and summed over heads. Then gamma is minus the
+    mean of W_PV's diagonal over the inputs, and eta is minus n_context times the diagonal's mean over the targets.
 
     Source: von Oswald et al. (2023), section 3 and appendix A.10.
     """
@@ -121,7 +121,7 @@ def step_sizes(network: HasProducts, n_context: int) -> StepSizes:
 def interpolate(a: HasProducts, b: HasProducts, t: float = 0.5) -> Any:
     """Network with rescaled products (1 - t) P_a + t P_b, for linear mode connectivity. Needs *products*.
 
-    `rescaled_products` does not change a network's function, even with looped layers and clipped tokens. The result is
+    Rescaling does not change a linear network's function, even with looped layers and clipped tokens. The result is
     ``a.with_products`` of the interpolated products. Raises an ArgumentError if a network is not ``linear``, or if the
     networks differ in size or token_clip.
 

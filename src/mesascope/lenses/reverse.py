@@ -14,6 +14,7 @@ from mesascope.lenses.needs import HasChannels, require_access
 from mesascope.nets import Products
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor
+from mesascope.text import counted
 
 
 @dataclass(frozen=True, repr=False)
@@ -45,12 +46,12 @@ class ReverseEngineered(Tabular):
         return self.kept / sum(weight.numel() for weight in self.network.parameters())
 
     def pair_sums(self) -> PairSums:
-        """Return a one-layer algorithm on channels (blank, now, before) as `PairSums`, eq. 3.55; raise for others."""
+        """Return an algorithm of one layer on channels (blank, now, before) as `PairSums`, eq. 3.55; else raise."""
         channels = self.network.config.channels
         if len(self.kq) != 1 or channels != ("blank", "now", "before"):
             raise ArgumentError(
-                f"pair_sums must be called for one layer on (blank, now, before), but there are {len(self.kq)} on "
-                f"{channels}: use the attribute algorithm."
+                f"pair_sums must be called for one layer on (blank, now, before), but is called for "
+                f"{counted(len(self.kq), 'layer')} on {channels}: use the attribute algorithm."
             )
         kq, pv = self.kq[0, :, 1:, 1:], self.pv[0, :, 0, 1:]  # the blank channel is still zero
         sums = -torch.einsum("hv,hkq->qkv", pv, kq)  # (query, key, value); predictions are minus the first channel
@@ -58,7 +59,7 @@ class ReverseEngineered(Tabular):
         return PairSums(now, before)
 
     def between(self, t: float) -> Any:
-        """Network with products (1 - t) P + t A; P are the products of the network, A those of the algorithm."""
+        """Network with products (1 - t) P + t A, with P the network's products and A the algorithm's."""
         t = require_number("t", t)
         ends = zip(self.network.products(), self.algorithm.products(), strict=True)
         return self.network.with_products(

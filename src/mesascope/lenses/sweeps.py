@@ -48,7 +48,7 @@ def sweep(
     tasks = require_count("tasks", tasks, least=2)
     for name, mapping in (("learners", learners), ("over", over)):
         if not isinstance(mapping, Mapping) or not mapping:
-            raise ArgumentTypeError(f"{name} must map names, but is {shown(mapping)}: pass {{'name': ...}}.")
+            raise ArgumentTypeError(f"{name} must be a mapping by name, but is {shown(mapping)}: pass {{'name': ...}}.")
     if not (dataclasses.is_dataclass(family) and not isinstance(family, type)):
         raise ArgumentTypeError(
             f"family must be a dataclass to sweep its fields, but is {shown(family)}: write it as one."
@@ -75,7 +75,7 @@ def rollout(learner: HasRule, steps: int, damping: float = 1.0) -> Any:
     """Learner that applies the step of a one-step learner ``steps`` times, with each update multiplied by ``damping``.
 
     Needs *rule*: a network of one layer (or one looped layer) or descent with one step size. The result's
-    ``trajectory(context, xq)`` has the predictions after each step.
+    ``trajectory(context, xq)`` has the predictions after 0, 1, ... steps.
 
     Source: von Oswald et al. (2023), appendix A.6.
     """

@@ -33,7 +33,7 @@ def measure_learners(groups: Mapping[str, Sequence[Learner]], against: Sequence[
 
     For each group: ``("mse", group)`` is the mean squared error and ``("median", group)`` its median over tasks.
     ``("derivative", group)`` is the mean size of the prediction's difference quotient as the query moves along the
-    context's first input. ``("derivative-error", group)`` is its mean distance from the derivative.
+    context's first input. ``("derivative-error", group)`` is the quotient's mean distance from the derivative.
 
     For each group and each other group in ``against``: ``("cosine", group, other)`` and ``("sensitivity-difference",
     group, other)`` compare the sensitivities dy/dx_q, and ``("prediction-difference", group, other)`` the predictions.
@@ -109,7 +109,7 @@ def _by_part(
     lens: str, groups: Groups, sequences: Tensor, against: Sequence[str],
     measured: Callable[[Mapping[str, list[access.Seen]], Tensor], _Numbers],
 ) -> _Numbers:  # fmt: skip
-    """Numbers of all sequences, measured in parts: the predictions of all members need much memory."""
+    """Numbers of all sequences, measured part by part, because the predictions of all members need much memory."""
     require_sequences(lens, sequences)
     require_groups(lens, groups, against)
     found = []
@@ -134,9 +134,9 @@ def _changes(learner: Learner, sensitivity: Tensor | None, episodes: Episode) ->
 
 
 def _median(errors: Float[Tensor, " tasks"]) -> np.ndarray:
-    """Pseudo-values m + (p - [e < m]) / density of each task, with p the share of errors e < m; their mean is m.
+    """Pseudo-value m + (p - [e < m]) / density of each error e, with m the median and p the share of errors below m.
 
-    Their standard error is that of the median m. The density at m is estimated from nearby order statistics.
+    Their mean is m, and their standard error is the median's. The density at m is estimated from order statistics.
     """
     values = numbers(errors)
     reach = 0.5 * len(values) ** (-1 / 3)

@@ -88,7 +88,7 @@ class TaskMemory:
         self.kept[task] = x[:, -self.size :].contiguous(), y[:, -self.size :].contiguous()
 
     def before(self, task: int) -> list[tuple[Tensor, Tensor]]:
-        """Examples of each other task."""
+        """Examples of each task other than ``task``."""
         return [pairs for other, pairs in self.kept.items() if other != task]
 
     def tensors(self) -> dict[str, Tensor]:
@@ -131,7 +131,7 @@ class ContinualMethod(Protocol):
     def learn(
         self, at: Learning, x: Float[Tensor, "members n d"], y: Int[Tensor, "members n"], task: int
     ) -> Float[Tensor, " members"]:
-        """Change the weights, and return the loss before any step (LaMAML: after the first glance's inner steps)."""
+        """Change the weights, and return the loss before any step (LaMAML: after its first inner steps)."""
         ...
 
     def sparsity_by_parameter(self, rates: Tensors) -> list[Float[Tensor, " members"]]:
@@ -200,9 +200,9 @@ class ExperienceReplay(OnlineSGD):
 @register("method", "gem", of="tasks")
 @dataclass(frozen=True)
 class GEM(OnlineSGD):
-    """Gradient episodic memory: descent along the nearest direction that does not increase the loss of any past task.
+    """Gradient episodic memory: descent along the gradient, changed as little as needed to raise no past task's loss.
 
-    The rows of G are the gradients on up to ``memory`` examples of each past task. The direction is g if G g >= 0.
+    G has a row per past task: the gradient on up to ``memory`` examples. If G g >= 0, the direction is the gradient g.
     Otherwise it is g + G^T v, where v >= ``margin`` minimises |g + G^T v|^2 + 1e-3 |v|^2, so G (g + G^T v) >= -1e-3 v.
 
     Source: Lopez-Paz and Ranzato (2017).
@@ -349,10 +349,10 @@ class Sync(LaMAML):
 @register("method", "sparse-la-maml", of="tasks")
 @dataclass(frozen=True)
 class SparseLaMAML(LaMAML):
-    """La-MAML with rates ``rate`` 1[m >= 0]. Masks are learned straight through, so closed entries can open again.
+    """La-MAML with rates ``rate`` 1[m >= 0]. Masks are learned straight through, so a mask of 0 can become 1 again.
 
     Args:
-        start_at: initial m; all entries are open.
+        start_at: initial m; all masks are then 1.
 
     Source: von Oswald (2024), section 4.4.1.
     """

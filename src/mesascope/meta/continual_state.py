@@ -80,7 +80,7 @@ class ContinualState(Generic[Module]):
 
     @guarded
     def update(self, batch: ContinualBatch) -> Metrics:
-        """Learn from a batch; the returned ``loss`` is that of the method's ``learn``."""
+        """Learn from a batch, and return the ``loss`` that the method's ``learn`` returns."""
         self._at.generators = [stream(seed, "continual", self.step) for seed in self.seeds]
         rule = "members must learn examples of {} numbers in classes up to {}, also one at a time"
         words = in_words(self.ensemble.module, lambda: rule.format(batch.x.shape[-1], int(batch.y.max())))

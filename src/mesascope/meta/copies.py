@@ -123,7 +123,7 @@ def copies_of(model: nn.Module, tasks: int, batch_stats: str, twice: bool = Fals
 
 
 def _normalised_by(count: int) -> Callable[[_BatchNorm, tuple[Tensor], Tensor], Tensor]:
-    """BatchNorm hook that normalises by the statistics of only the first ``count`` examples, with their gradient."""
+    """BatchNorm hook that normalises by statistics of only the first ``count`` examples, and differentiates them."""
 
     def hook(norm: _BatchNorm, inputs: tuple[Tensor], output: Tensor) -> Tensor:
         (x,) = inputs

@@ -40,7 +40,7 @@ class Gradient:
             add_(weights, found, -rate)
 
     def look_ahead(self, weights: Tensors, rates: Tensors, x: Tensor, y: Tensor, steps: int) -> LookAhead:
-        """Take steps phi <- phi - rates o grad L on the last ``steps`` examples; after each, compute the loss on all.
+        """Take steps phi <- phi - rates o grad L on the last ``steps`` examples; after each step, find the loss on x.
 
         To first order, the gradient of the mean loss for the weights is mean_k g_k, with g_k the gradient at phi_k. For
         the rates it is -mean_k (g_k o the sum of the gradients of the steps up to k).
@@ -60,8 +60,8 @@ class MLPGradient(Gradient):
     """`Gradient` of `MLP` that does not update the first layer, by far the largest, at each step.
 
     The gradient of the first layer on one example x_j is d_j x_j^T, with d_j the gradient of the loss with respect to
-    the layer's output. After k steps with rates R, the output for x_i is W x_i - sum_{j<=k} d_j o R (x_j o x_i). All R
-    (x_j o x_i) are computed at once. The gradient for R is -mean_k sum_{j<=k} sum_i (d_j o e_ki) (x_j o x_i)^T, with
+    the layer's output. After k steps with rates R, the output for x_i is W x_i - sum_{j<=k} d_j o R (x_j o x_i). All
+    R (x_j o x_i) are computed at once. The gradient for R is -mean_k sum_{j<=k} sum_i (d_j o e_ki) (x_j o x_i)^T, with
     e_ki the gradient of the outer loss at phi_k with respect to the layer's output.
     """
 

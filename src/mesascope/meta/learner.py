@@ -1,4 +1,4 @@
-"""A learner made of a module and a method that adapts it, its config, and the outer loss of an ensemble."""
+"""Meta-learners (a module and a method that adapts it), their config, and the outer loss of an ensemble."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class TaskCopy:
     """The module of a `MetaLearner` with the parameters phi of one task.
 
     Calls run the module with phi, in its train() or eval() mode: `MAML`'s ``batch_stats`` has no effect. Gradients flow
-    to the learner's parameters, to the order of its method. The module and its buffers do not change.
+    to the learner's parameters, up to the method's order. The module and its buffers do not change.
     """
 
     def __init__(self, model: nn.Module, method: MAML) -> None:
@@ -147,7 +147,7 @@ class MetaLearnerConfig:
         method: one of `METHODS`.
         inner_lr, steps, order, norms, batch_stats: see `MAML`.
         closed: share of mask entries that are initially 0, for sparse-maml only; a half if None.
-        loss: inner and outer loss of predictions and targets: one of `LOSSES`.
+        loss: name of the inner and outer loss in `LOSSES`.
     """
 
     model: Any = field(default_factory=ClassifierConfig)

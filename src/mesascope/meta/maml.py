@@ -39,19 +39,19 @@ _NORMS = (_BatchNorm, _InstanceNorm, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 class MAML(nn.Module):
     """Model-agnostic meta-learning: gradient steps on the loss of a task's context, from learned weights theta.
 
-    phi_0 = theta, phi_{k+1} = phi_k - inner_lr * grad L(phi_k, context), for ``steps`` steps. The outer loop minimises
+    phi_0 = theta, phi_{k+1} = phi_k - inner_lr * grad L(phi_k, context), for K = ``steps``. The outer loop minimises
     the loss of phi_K on the task's queries by gradient descent on theta.
 
     Args:
         inner_lr: learning rate of the inner steps.
         steps: number of inner steps.
-        order: 2 differentiates through the inner loop; 1 treats its gradients as constants (memory constant in steps).
-        adapt: parameters that inner steps change: "all"; "head", those of the module with the last parameter; "body",
-            all others; or a function that returns True for the names of these parameters.
+        order: 2 differentiates through the inner loop; 1 treats its gradients as constants (memory does not grow).
+        adapt: parameters that inner steps change: "all"; "head" (of the module with the last parameter); "body" (all
+            others); or a function from a parameter's name to True or False.
         norms: False if inner steps do not change the parameters of normalisation layers.
         batch_stats: statistics used by BatchNorm. "transductive": those of each batch, including queries; "support":
             those of the context, also for queries; "running": the module's running averages, which do not change.
-        loss: inner and outer loss of predictions and targets.
+        loss: inner and outer loss, a function of predictions and targets.
 
     Source: Finn et al. (2017); von Oswald (2024), section 4.2.
 
@@ -83,7 +83,7 @@ class MAML(nn.Module):
         """Names of the adapted parameters; None before `start`."""
 
     def start(self, model: nn.Module, generator: torch.Generator) -> None:
-        """Draw the modulation's initial m for the parameters of a model.
+        """Draw the initial numbers m of the `Modulation` for the parameters of a model.
 
         Raises:
             ArgumentError: the method already belongs to a model.
@@ -150,7 +150,7 @@ class MAML(nn.Module):
     def adapt(self, model: nn.Module, context: Context, start: Parameters | None = None) -> Parameters:
         """Adapted parameters of ``model`` after the inner steps on one task's context ``x (n, dx)``, ``y (n, dy)``.
 
-        They are differentiable, to the method's order, with respect to the model's parameters and the modulation's m.
+        They are differentiable, up to the method's order, in the model's parameters and the modulation's m.
 
         Args:
             start: adapted parameters to start from, instead of the model's.
@@ -164,7 +164,7 @@ class MAML(nn.Module):
         return self.adapted_to(model, context, start)
 
     def adapted_to(self, model: nn.Module, context: Context, start: Parameters | None = None) -> Parameters:
-        """Same as `adapt`, without its checks, which wait for the device as they read values."""
+        """Same as `adapt`, without its checks, which read values and so wait for the device."""
         x, y = context
         with copies_of(model, 1, self.batch_stats, self.order == 2) as copies, _recording():
             found = self._steps(model, copies, Context(*_plain(x[None], y[None])), start)
@@ -374,5 +374,5 @@ def _recording() -> Iterator[None]:
 
 
 def _plain(*tensors: Tensor) -> list[Tensor]:
-    """Tensors that autograd can save; copies of those made in inference mode."""
+    """Tensors that autograd can save: copies of inference-mode tensors, other tensors unchanged."""
     return [one.clone() if one.is_inference() else one for one in tensors]

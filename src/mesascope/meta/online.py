@@ -87,8 +87,8 @@ class OnlineDescentState:
 class BayesianDescent:
     """Bayesian gradient descent: the posterior of each weight, a normal distribution, is the next batch's prior.
 
-    The step size of a weight is proportional to its variance sigma^2, so certain weights change little. With noise
-    eps ~ N(0, 1) and the gradient g of the mean cross-entropy of a batch at weights mu + sigma eps, a step is
+    The step size of a weight is proportional to its variance sigma^2, so weights of small variance change little.
+    With noise eps ~ N(0, 1) and the gradient g of the mean cross-entropy of a batch at mu + sigma eps, a step is
 
         mu <- mu - rate sigma^2 E[g],    sigma <- sigma sqrt(1 + a^2) - sigma a,    a = sigma E[g eps] / 2.
 
@@ -183,7 +183,7 @@ class ContinualMAML:
 
     A batch starts a new task if its loss after adaptation from the slow weights is ``threshold`` or more below its loss
     with the fast weights. Then the slow weights take one outer step on the old task: they adapt to its first stored
-    batch, and the outer loss is that on its other stored batches, times 1 - exp(-``modulation`` * loss). The fast
+    batch, and the outer loss is the loss on its other stored batches, times 1 - exp(-``modulation`` * loss). The fast
     weights restart from the slow ones. If there is no new task, the fast weights adapt further.
 
     With the learner's method "sparse-maml", this is sparse continual MAML; "sparse-relu-maml" gives rectified rates.

@@ -100,7 +100,7 @@ class MTNet(_Learned, Drawn):
         return found
 
     def _weight_of(self, name: str) -> str | None:
-        """Name of the weight whose mask applies: this one, or its layer's weight for a bias; None if none does."""
+        """Weight whose mask applies to a parameter, by name: itself, or the layer's weight for a bias; None if none."""
         shape, weight = self.shapes[name], ".".join(filter(None, (name.rpartition(".")[0], "weight")))
         if len(shape) > 1:
             return name

@@ -25,7 +25,7 @@ class AttentionConfig:
         normalise: divide keys and queries by their L2 norm; if None, only mesa and delta layers do so. With normalised
             keys, softmax attention multiplies scores by the square root of the key width: for random vectors, they then
             have variance 1.
-        dpfp: nu of DPFP, which maps keys and queries to 2 nu key_size features; 0 for no DPFP.
+        dpfp: nu of `mesascope.ops.dpfp`, which maps keys and queries to 2 nu key_size features; 0 for no DPFP.
         convolution: kernel size of a causal depthwise convolution of keys and queries over time, followed by SiLU; 0
             for no convolution.
         convolve_values: also convolve values.
@@ -37,9 +37,9 @@ class AttentionConfig:
             none.
         window: number of last tokens that softmax attention attends to; all if None. It bounds the memory of decoding.
             Other layers ignore it.
-        forget: learn forget factors sigmoid(w . e + b) of each head and token. They start at 1 - 1/horizon, with
+        forget: learn forget factors sigmoid(w . e + b) of each head and token e. They start at 1 - 1/horizon, with
             horizons from 10 tokens (first head) to 1000 (last head).
-        beta: learn input strengths sigmoid(w . e + b) of each head and token. If ``forget`` is also set, forget factors
+        beta: learn input strengths sigmoid(w . e + b) of each head and token e. If ``forget`` is set, forget factors
             are multiplied by 1 - (1 - forget_cap) beta^2. If None, only the delta layer learns them, as its step sizes.
         forget_cap: upper bound on the forget factor of a pair of strength 1; 1 for no bound. The default is MesaNet's.
         ridge: initial 1/lambda of mesa layers; other layers ignore all ridge fields.
@@ -49,7 +49,7 @@ class AttentionConfig:
             KalmaNet). If None, constant with ``forget``, otherwise decaying. Forgetting shrinks a decaying ridge: H
             becomes singular after hundreds of similar tokens, as in text.
         output_norm: divide each head's output by its root mean square, and multiply by a learned scale.
-        output_gate: multiply each head's output elementwise by SiLU(w . e).
+        output_gate: multiply each entry of a head's output at token e by SiLU(w . e).
         init_scale: initial weights, except of gates and convolution, are normal with variance init_scale / n_layers /
             fan-in, truncated at two standard deviations; n_layers is 1 for a single layer.
 

@@ -24,7 +24,7 @@ class EmbeddingConfig:
 
     Args:
         d_token: width of the tokens.
-        width: width of the features; ``d_token`` with ``project=False``.
+        width: width of the features; must be ``d_token`` with ``project=False``.
         mlp: hidden width of the MLP as a multiple of ``width``.
         init_scale: initial weights are normal with variance init_scale / fan-in, truncated at two standard deviations.
         project: False leaves out the linear map.

@@ -88,7 +88,7 @@ def head_weights(
 ) -> tuple[nn.Parameter, ...]:
     """W_K and W_Q ``(heads, key, width + positions)``, W_V ``(heads, value, width)`` and P ``(heads, width, value)``.
 
-    Each entry has variance ``scale`` over its fan-in.
+    Entries have variance ``scale`` / fan-in.
     """
     read = width + positions
     return (
@@ -122,8 +122,9 @@ def set_products(attention: nn.Module, products: Products) -> None:
     """Set a layer's products: W_K = P = I, W_Q = W_KQ and W_V = W_PV. Keys and values must be as wide as tokens."""
     require_instance("products", products, tuple)
     w_kq, w_pv = products
-    if tuple(attention.w_k.shape) != tuple(w_kq.shape):  # type: ignore[union-attr]
-        refuse("products", f"have shape {tuple(attention.w_k.shape)}", tuple(w_kq.shape), "match heads and key_size")  # type: ignore[union-attr]
+    for own, product in ((attention.w_k, w_kq), (attention.p, w_pv)):
+        if tuple(own.shape) != tuple(product.shape):  # type: ignore[union-attr]
+            refuse("products", f"have shape {tuple(own.shape)}", tuple(product.shape), "match heads and widths")  # type: ignore[union-attr]
     identity = torch.eye(w_kq.shape[-1]).to(w_kq).expand_as(w_kq)
     with torch.no_grad():
         for weight, value in (("w_k", identity), ("p", identity), ("w_q", w_kq), ("w_v", w_pv)):

@@ -45,7 +45,7 @@ class HookPoint(nn.Identity):
 
 
 class _Place(NamedTuple):
-    """A module, its looped layer (None if not looped), the loop, and the network's first module."""
+    """A module, its looped layer (None if not looped), the loop's index, and the network's first module."""
 
     module: nn.Module
     looped: nn.Module | None

@@ -39,7 +39,7 @@ class PromptedConfig:
 class Prompted(Pretrained):
     """A frozen predictor with a learned prompt: it reads prefix, x_1, y_1, EOS, x_2, y_2, EOS, ...
 
-    Only the prompt (prefix and EOS, initially N(0, I)) is learned. Predictions at it are left out.
+    Only the prompt (prefix and EOS, initially N(0, I)) is learned. Predictions at the prompt are left out.
 
     Args:
         generator: generator of the prompt, and of the weights of a new network.

@@ -54,7 +54,7 @@ class InContextRegressorConfig:
 class InContextRegressor(HookedModule, Pretrained):
     """A transformer for in-context regression: ``learner(context, xq)`` returns ``(*batch, m, d_out)``.
 
-    The prediction is W_0 x - y, read from the final query token (x, y). With W_0 = 0 it is minus the token's last
+    The prediction is W_0 x - y, with (x, y) the query token after the last layer. With W_0 = 0 it is minus the last
     entries, as in section 2 of von Oswald et al. (ICML 2023).
 
     Args:
@@ -82,7 +82,7 @@ class InContextRegressor(HookedModule, Pretrained):
 
     @property
     def d_out(self) -> int:
-        """Width of a target, the last entries of a token."""
+        """Width of a target; targets are the last entries of tokens."""
         return self.config.d_out
 
     @property

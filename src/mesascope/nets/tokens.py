@@ -63,7 +63,7 @@ class Alternating:
     the positions of the last pairs.
 
     Args:
-        positions: ``"sinusoidal"``, alternating sin and cos of p / 10000^(2i/size), or ``"one-hot"``.
+        positions: ``"sinusoidal"`` (`mesascope.ops.sinusoidal`) or ``"one-hot"``.
         size: width of a position encoding.
         start: begin with a token of zero data, which softmax attention can attend to without reading anything.
     """

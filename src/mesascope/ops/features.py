@@ -25,7 +25,7 @@ def dpfp(x: Float[Tensor, "*batch d"], nu: int) -> Float[Tensor, "*batch feature
 
 
 def sinusoidal(positions: Tensor, size: int) -> Float[Tensor, "*count size"]:
-    """Sinusoidal encoding of positions p: entries alternate sin and cos of p / 10000^(2i/size), in float64."""
+    """Sinusoidal encoding of positions p: entries 2i and 2i + 1 are sin and cos of p / 10000^(2i/size), in float64."""
     pairs = torch.arange((size + 1) // 2, dtype=torch.float64, device=positions.device)
     angles = positions[..., None] * 10_000.0 ** (-pairs * 2 / size)
     return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)[..., :size]

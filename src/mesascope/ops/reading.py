@@ -1,4 +1,4 @@
-"""Read tensor values on the host, which waits for the accelerator; a switch turns this off.
+"""Reading of tensor values on the host, which waits for the accelerator, and a switch that turns it off.
 
 Checks of arguments and outputs read values. The mesa-layer's solver reads values to choose its method.
 """

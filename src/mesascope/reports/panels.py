@@ -83,7 +83,7 @@ class Lines:
     """A panel of curves, horizontal lines, or a heat map.
 
     Args:
-        read: `Line`, `Level` (horizontal line) or `Grid` (heat map) objects, or a function of results that returns them.
+        read: `Line`, `Level` (horizontal) or `Grid` (heat map) objects, or a function of results that returns them.
         log: axes on a logarithmic scale: ``""``, ``"x"``, ``"y"`` or ``"xy"``.
         limits: arguments of matplotlib's ``Axes.set``, such as ``{"ylim": (0, 1)}``.
     """

@@ -73,7 +73,7 @@ class TrainingCheckpoints:
         return sorted(int(path.name) for path in self.folder.iterdir() if path.name.isdecimal() and path.is_dir())
 
     def like(self, others: Path, step: int) -> TrainingCheckpoints | None:
-        """Checkpoints of the same record in ``others``, another run's folder; None if there is none at ``step``."""
+        """Checkpoints of this record in ``others``, another run's checkpoints/; None if there is none at ``step``."""
         for manifest in sorted(others.glob(f"*/{step}/manifest.json")):
             with contextlib.suppress(RunDirectoryError):  # skip damaged checkpoints
                 if self._is_of(read_json(manifest)):

@@ -22,8 +22,8 @@ def open_run(path: str | Path) -> Run:
     (a learner), ``run.family(training)`` its task family, and ``run.settings`` the study's settings.
 
     Raises:
-        RunDirectoryError: there is no run, it is damaged or has another schema, or its claims, metrics or stages were
-            changed after it finished.
+        RunDirectoryError: there is no run, its config is damaged or of another schema, or its claims, metrics or index
+            of stages were changed after it finished. Damaged stages raise when they are read.
     """
     run = Run.open(path)
     run.require_unchanged()

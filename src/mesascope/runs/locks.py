@@ -26,8 +26,8 @@ class BusyError(RunDirectoryError):
 def locked(folder: Path) -> Iterator[None]:
     """Keep other processes from writing to a folder.
 
-    The operating system releases the lock of a killed process. On file systems without locks, a file with the process
-    and machine replaces the lock. Once that process has ended, the next process on its machine removes the file.
+    The operating system releases the lock of a killed process. On file systems without locks, a file that names the
+    process and machine replaces the lock. Once that process has ended, the next one on its machine removes the file.
     """
     from filelock import FileLock, SoftFileLock, Timeout
 

@@ -76,7 +76,7 @@ class Results(Mapping[str, Stage]):
         self._read.pop(name, None)
 
     def is_current(self, name: str) -> bool:
-        """True if the stage is stored, and was computed from these settings by this code."""
+        """True if the stage is stored, and was computed with these settings and this code."""
         entry = self._index().get(name, {})
         made = (entry.get("settings"), entry.get("code")) == (self.settings, self._code())
         return made and os.path.exists(self.folder / f"{name}.npz")

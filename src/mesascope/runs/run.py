@@ -54,7 +54,7 @@ class Run:
 
     @classmethod
     def create(cls, path: str | Path, kind: str, config: Mapping[str, Any]) -> Run:
-        """Create a run in an empty folder. ``config`` has settings, seed; for a study also study, preset, device."""
+        """Create a run in an empty folder. ``config`` needs settings, seed; for a study also study, preset, device."""
         require_choice("kind", kind, KINDS)
         path = as_path("the folder of a run", path)
         config = {"schema": SCHEMA, "kind": kind, "id": uuid.uuid4().hex, **config}
@@ -146,7 +146,7 @@ class Run:
         """
         file, config = self.path / "config.json", self.config
         if config["kind"] == "sweep":
-            raise RunDirectoryError(f"{self.path} must be of a study, but is of a function: see its config.")
+            raise RunDirectoryError(f"{self.path} must be a run of a study, but is one of a function: see its config.")
         own = config.get("defined_in")
         if own is not None:
             # Reading a run must not execute code inside the run directory.
@@ -294,7 +294,7 @@ class Run:
     def append_metrics(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Append one JSON object for each row, and flush to disk.
 
-        A row has a training, a step, a seed and metrics: finite numbers, or None in place of other numbers.
+        A row has a training, a step, a seed and metrics: finite numbers, or None for nan and infinity.
         """
         append(self.path / "metrics.jsonl", _lines(rows))
 

@@ -73,7 +73,7 @@ class Crew:
         self.topic = f"mesascope-{uuid.uuid4().hex}"
         self._heard: queue.SimpleQueue[Any] = queue.SimpleQueue()  # finished futures, and keys of started tasks
         self._futures: dict[Any, str] = {}
-        self._queue = [(0.0, key) for key in self.tasks]  # with the earliest time of each task to start
+        self._queue = [(0.0, key) for key in self.tasks]  # each task with its earliest start time
         self.waiting |= {*self.tasks}
         self._tries = dict.fromkeys(self.tasks, 0)
         self._deaths = dict.fromkeys(self.tasks, 0)

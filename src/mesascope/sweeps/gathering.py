@@ -29,7 +29,7 @@ _MOST = 24
 
 
 def gathered(sweep: Sweep) -> Table:
-    """One row per point and claim, then per point and measured number; a function's numbers pool its seed blocks."""
+    """One row per point and claim, then per point and measured number; a function's seed blocks are pooled."""
     finished = sweep.finished()
     if not sweep.is_study:
         return Table(_of_function(sweep, finished))
@@ -65,7 +65,7 @@ def _of_function(sweep: Sweep, finished: Sequence[tuple[Any, Run]]) -> Iterator[
 
 
 def _by_name(run: Run) -> dict[str, np.ndarray]:
-    """Measured numbers of a run with one value per seed: ``(seeds,)`` by ``stage: name``."""
+    """Measured numbers of a run with one value per seed, ``(seeds,)`` each, named ``stage: name``."""
     found: dict[str, np.ndarray] = {}
     for name, stage in run.results.items():
         start = "" if run.config["kind"] == "sweep" else f"{name}: "
@@ -161,7 +161,7 @@ def _figures(sweep: Sweep, table: Table) -> dict[str, bytes]:
 
 
 def _panels(name: str, axes: Mapping[str, list[Any]], rows: Sequence[Mapping[str, Any]]) -> Iterable[Any]:
-    """Heat maps over the last two settings, one per choice of the others; or a curve over a single numeric setting."""
+    """Heat maps over the last two settings, one per choice of other settings; or a curve over one numeric setting."""
     from mesascope.reports import Grid, Line, Lines
 
     *others, last = axes

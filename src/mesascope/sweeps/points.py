@@ -55,7 +55,7 @@ class Point:
     @property
     def key(self) -> str:
         """Hash of the task, preset, settings, seeds and device; name of the run's folder."""
-        own = [Path(self.task).name, self.preset, self.settings, self.seed, self.seeds, self.device]
+        own = [self.task, self.preset, self.settings, self.seed, self.seeds, self.device]
         return record_hash(own)
 
     @property

@@ -30,7 +30,7 @@ _OWN = ("schema", "kind", "id", "hash")
 def train_side_by_side(study: Study, settings: Any, run: Run, workers: int) -> None:
     """Train the networks of a new or interrupted run in worker processes; `run_study` then takes them over.
 
-    Trainings that need the networks of others train in a later round. Trainings that need measurements train in
+    Trainings that need networks of other trainings follow in a later round. Trainings that need measurements run in
     `run_study`. Numbers are byte-identical to those of one process with the same number of torch threads.
 
     Raises:

@@ -42,7 +42,7 @@ class Sweep(Tabular):
             mapping of settings and a seed, and returns numbers by name.
         settings: values of each setting to vary, by dotted name. Other settings are those of the preset.
         seeds: blocks of seeds, such as ``"0:20"`` or ``"0:10,10:20"``. A study trains a network for each seed of a
-            block, in one run; a function is called for each. Default: the seeds of the preset, or ``0:1``.
+            block, in one run; a function is called for each. Default: the seeds of the preset; 0:1 for a function.
         preset: preset of a study.
         out: folder of the sweep; ``runs/sweep-<name>`` if None.
         device: device of all points.
@@ -196,7 +196,7 @@ class Sweep(Tabular):
 
 
 def _is_finished(folder: Path) -> bool:
-    """True if a run is complete and has a report. A damaged run is not: it runs again, and fails with a message."""
+    """True if a run is complete and has a report. A damaged run counts as unfinished, and fails when run again."""
     with contextlib.suppress(RunDirectoryError):
         ends = (folder / name for name in ("config.json", "finished.json", "report.html"))
         return all(file.exists() for file in ends) and Run.open(folder).is_complete

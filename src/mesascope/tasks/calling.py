@@ -1,4 +1,4 @@
-"""Draw tasks from families and predictions from learners; each failure is reported in one sentence."""
+"""Draw tasks from families and call learners; each failure is reported in one sentence."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _EXPLAINED_ELSEWHERE = ("nference tensor", "requires grad")
 
 
 class LearnerError(ArgumentError):
-    """A learner raised an error, for example because the tasks' shapes do not fit it; the cause is that error."""
+    """A learner raised an error, for example because the tasks' shapes do not fit it; ``__cause__`` is this error."""
 
 
 def require_family(family: Any) -> None:
@@ -32,7 +32,7 @@ def require_family(family: Any) -> None:
 
 
 def require_labels(family: Any, tasks: Episode | Tensor) -> None:
-    """Raise if all labels are 0: algorithms would be indistinguishable."""
+    """Raise if all labels are 0, as algorithms would then be indistinguishable."""
     labels = tasks.context.y if isinstance(tasks, Episode) else tasks
     if not labels.any():
         raise ArgumentError(
@@ -66,7 +66,7 @@ def predict(model: Any, *inputs: Context | Tensor, weights: Mapping[str, Tensor]
     Raises:
         ArgumentTypeError: the model does not take these inputs, or its weights have another dtype or device.
         ArgumentError: the model runs out of memory.
-        LearnerError: the model raises any other error.
+        LearnerError: the model raises another error; mesascope's errors pass unchanged.
     """
     require_callable("a learner", model)
     if isinstance(model, type):
@@ -80,11 +80,9 @@ def predict(model: Any, *inputs: Context | Tensor, weights: Mapping[str, Tensor]
     except Exception as error:
         if isinstance(error, MesascopeError) or any(part in str(error) for part in _EXPLAINED_ELSEWHERE):
             raise
-        if not isinstance(error, TypeError):
-            raise _unanswered(model, inputs, error) from error
-        if takes(model, inputs):  # the learner itself raised the TypeError
-            raise
-        raise _of_other_arguments(model, inputs) from error
+        if isinstance(error, TypeError) and not takes(model, inputs):
+            raise _of_other_arguments(model, inputs) from error
+        raise _unanswered(model, inputs, error) from error
     # With a weight on "meta", torch may read arbitrary memory.
     empty = weights is None and isinstance(model, nn.Module) and any(weight.is_meta for weight in model.parameters())
     if empty or getattr(answer, "is_meta", False):
@@ -96,7 +94,7 @@ def predict(model: Any, *inputs: Context | Tensor, weights: Mapping[str, Tensor]
 
 
 def check_answer(model: object, answer: object, shape: tuple[int, ...]) -> Tensor:
-    """Return ``answer`` if it is a tensor of exactly this shape: torch would silently broadcast other shapes."""
+    """Return ``answer``; raise unless it is a tensor of exactly this shape, as torch silently broadcasts others."""
     answer = require_tensor(model, answer)
     if answer.shape != shape:
         raise ArgumentError(
@@ -108,7 +106,7 @@ def check_answer(model: object, answer: object, shape: tuple[int, ...]) -> Tenso
 
 
 def require_tensor(model: object, answer: object) -> Tensor:
-    """Return ``answer`` if it is a tensor of real floating-point numbers."""
+    """Return ``answer``; raise unless it is a tensor of real floating-point numbers."""
     if not isinstance(answer, Tensor):
         remedy = "return the predictions alone" if isinstance(answer, tuple | list) else "wrap it in torch.as_tensor"
         raise ArgumentTypeError(
@@ -125,8 +123,8 @@ def require_tensor(model: object, answer: object) -> Tensor:
 def check_causal(predictor: Any, sequences: Float[Tensor, "tasks t d"]) -> None:
     """Raise if a prediction changes with the elements after it.
 
-    Elements after each of four cuts are replaced by those of other sequences. The tolerance is 0.1 % of the largest
-    prediction, or ten times the change from rounding all elements, whichever is larger.
+    In four sequences, the elements after a cut are replaced by elements of another sequence. The tolerance is
+    0.1 % of the largest prediction, or ten times the change from rounding all elements, whichever is larger.
     """
     few = sequences[torch.arange(4, device=sequences.device) % len(sequences), :-1]
     t = few.shape[1]
@@ -149,8 +147,9 @@ def check_causal(predictor: Any, sequences: Float[Tensor, "tasks t d"]) -> None:
         bound = bound.maximum(10 * (first - rounded).abs().max())
     for row, time in (moved > bound).nonzero().tolist()[:1]:
         raise ArgumentError(
-            f"a predictor must not look ahead, but the prediction of {label(predictor)} after {time + 1} elements "
-            f"changes with those from number {int(cuts[row]) + 1} on: mask later elements, as causal attention does."
+            f"a predictor must not look ahead, but the prediction of {label(predictor)} after "
+            f"{counted(time + 1, 'element')} changes with element {int(cuts[row]) + 1} or later ones: mask later "
+            "elements, as causal attention does."
         )
 
 
@@ -172,7 +171,7 @@ def check_tasks(tasks: Any) -> None:
 
 
 def inputs_and_targets(tasks: Episode | Tensor) -> tuple[tuple[Any, ...], Tensor]:
-    """Inputs of a learner or predictor, and the targets; for sequences, these are the next elements."""
+    """Inputs of a learner or predictor, and the targets (the next elements, for a predictor)."""
     if isinstance(tasks, Episode):
         return (tasks.context, tasks.xq), tasks.yq
     return (tasks[..., :-1, :],), tasks[..., 1:, :]
@@ -194,7 +193,7 @@ def label(model: object) -> str:
 
 
 def display_name(model: object) -> str:
-    """Name of a learner or a family in tables: that of the function or class."""
+    """Name of a learner or a family in tables: the name of the function or class."""
     return getattr(model, "__name__", type(model).__name__)
 
 
@@ -215,7 +214,7 @@ def explain_torch_errors(model: Any, inputs: tuple[Any, ...], tasks: int | None 
     """Reword torch's errors about memory, derivatives, dtypes and devices in this context, naming ``model``.
 
     Args:
-        tasks: number of tasks; that of the inputs if None.
+        tasks: number of tasks; counted in the inputs if None.
     """
     try:
         yield
@@ -251,7 +250,7 @@ def _tensors(inputs: tuple[Any, ...]) -> list[Tensor]:
 
 
 def _other(model: Any, tensors: list[Tensor], name: str) -> Any:
-    """First dtype or device (chosen by ``name``) of the weights that differs from that of the inputs."""
+    """First ``name`` (dtype or device) of a weight that differs from the ``name`` of the inputs; None if all agree."""
     weights: Callable = getattr(getattr(model, "module", model), "parameters", tuple)
     of = [getattr(weight, name) for weight in weights() if weight.is_floating_point()]
     return next((one for one in of if tensors and one != getattr(tensors[0], name)), None)

@@ -62,7 +62,8 @@ class _FewShot:
         found, by_class = self._found()
         fewest = int(by_class.counts.min())
         if self.shots + self.queries > fewest:
-            rule = f"be at most {fewest} together with queries, the images of {found.classes[by_class.counts.argmin()]}"
+            smallest = found.classes[by_class.counts.argmin()]
+            rule = f"be at most {fewest} together with queries, the images of class {smallest}"
             refuse("shots", rule, self.shots + self.queries, "lower shots or queries")
         kinds = self._turns * len(found.classes)
         if self.ways > kinds:
@@ -82,7 +83,7 @@ class FewShotImages(_FewShot):
     Args:
         dataset: digits, mnist, fashion-mnist, omniglot, or a folder, by name or path: see `mesascope.data.images`.
         queries: number of queries of each class.
-        size: side of the images in pixels; if None, that of the files.
+        size: side of the images in pixels; if None, the files' side.
         part: train, validation or test.
         rotations: if True, images rotated by 90, 180 and 270 degrees are additional classes.
 
@@ -108,7 +109,7 @@ class FewShotArrays(_FewShot):
 
     Args:
         images: array or tensor ``(n, channels, size, size)`` or ``(n, size, size)`` of bytes or floats; the path of an
-            .npy file with one; or a dataset of pairs (image, label), such as torchvision's. Tasks are float32.
+            .npy file with an array; or a dataset of pairs (image, label), such as torchvision's. Tasks are float32.
         labels: class of each image, ``(n,)`` whole numbers or names; None for a dataset of pairs.
         ways, shots, queries, rotations: see `FewShotImages`.
 

@@ -26,10 +26,10 @@ Asked = Int[Tensor, "batch two t"]
 class AssociativeRecall:
     """Key-value pairs, then the same pairs in another order, in which the values are to be predicted.
 
-    Keys are tokens 0 to ``tokens - 1``, all different within a sequence; values are tokens ``tokens`` to ``2 * tokens -
-    1``, drawn with replacement. This is a simple form of multi-query associative recall (MQAR, Arora et al. 2023). MQAR
-    separates queries by random tokens, in gaps with a power-law distribution; here they follow each other directly. So
-    accuracies differ from those of MQAR.
+    Keys are tokens 0 to ``tokens - 1``, all different within a sequence; values are tokens ``tokens`` to
+    ``2 * tokens - 1``, drawn with replacement. This is a simple form of multi-query associative recall (MQAR, Arora et
+    al. 2023). MQAR puts random tokens between queries, in gaps of power-law lengths; here, queries follow each other
+    directly. So accuracies differ from those of MQAR.
 
     >>> from mesascope.streams import stream
     >>> tokens, asked = AssociativeRecall(pairs=2, tokens=4).sample(1, stream(0, "doc"))[0]

@@ -99,7 +99,7 @@ class LinearRegression:
         return self.x_scale**2 * self._factor @ self._factor.mT
 
     def seeded(self, seed: int) -> LinearRegression:
-        """The family for one training seed; each seed has a different pool."""
+        """The family for one training seed: each seed has a different pool, if there is a pool."""
         require_count("seed", seed, least=0)
         return self if self.pool is None else dataclasses.replace(self, pool_seed=seed)
 

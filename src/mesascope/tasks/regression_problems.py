@@ -39,7 +39,7 @@ class RegressionProblem:
     original5                      3   U(-25, 25); 100 max softmax(x / 10)
     simple_random_nn1              5   N(0, I); a random network of 5 hidden ReLUs for each task
     transformer1                   5   N(0, I); a random transformer layer and a linear one for each task
-    character_regression1          5   five letters per task, as 1 to 26; w times positions in a shuffled alphabet
+    character_regression1          5   letters 1-26, five per task; sum of w_j times place in a shuffled alphabet
     ============================  ===  ===========================================================================
 
     Tasks of the Friedman and original problems differ only in their inputs. As in the authors' code, labels of the

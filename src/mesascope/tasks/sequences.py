@@ -53,7 +53,7 @@ class LinearDynamics:
     matrix_seed: Whole = 0
 
     def seeded(self, seed: int) -> LinearDynamics:
-        """The family for one training seed; each seed has a different fixed matrix."""
+        """The family for one training seed: each seed has a different matrix if ``dynamics`` is fixed."""
         return dataclasses.replace(self, matrix_seed=seed) if self.dynamics == "fixed" else self
 
     @functools.cached_property
@@ -86,7 +86,7 @@ class ObservedDynamics:
     """Partly observed linear systems: state h_{t+1} = W h_t + noise * eps ``(hidden,)``, element s_t = C h_t ``(d,)``.
 
     W is a random orthogonal matrix and the rows of C are orthonormal; each task has its own W and C. An element
-    shows ``d`` of ``hidden`` directions. A linear model of the last hidden / d elements can predict the next one; a
+    shows ``d`` of the state's dimensions. A linear model of the last hidden / d elements can predict the next one; a
     linear model of only the last element cannot.
 
     Args:
@@ -123,8 +123,8 @@ class ObservedDynamics:
 class NonlinearDynamics:
     """Dynamics that are linear in features: s_{t+1} = W f(s_t) + noise * eps with |f(s)| = sqrt(d).
 
-    W ``(d, d)`` is a random orthogonal matrix for each task. The features are f(s) = sqrt(d) g/|g| with g = B tanh(gain
-    A s). A ``(hidden, d)`` and B ``(d, hidden)`` are the same for all tasks; only W must be learned in context.
+    W ``(d, d)`` is a random orthogonal matrix for each task. The features are f(s) = sqrt(d) g/|g| with
+    g = B tanh(gain A s). A ``(hidden, d)`` and B ``(d, hidden)`` are the same in all tasks; W is learned in context.
 
     Args:
         hidden: width of the features' hidden layer.

@@ -29,8 +29,8 @@ def check_learner(
     """Check that ``learner`` satisfies the contract of a learner on episodes of ``family``.
 
     Predictions are finite, of shape ``(*batch, m, dy)`` and of the queries' dtype. Repeated calls return the same
-    predictions and change no input. Predictions of one task or query do not depend on the others, nor on the order of
-    examples. Any number of leading axes is allowed.
+    predictions and change no input. Predictions for a task or query do not depend on other tasks or queries, nor on
+    the order of examples. Any number of leading axes is allowed.
 
     Args:
         family: linear regression with 10 pairs of 3 inputs and 1 target if None.
@@ -190,7 +190,7 @@ def _broken(rule: str, model: object) -> Iterator[None]:
 
 @contextmanager
 def _or_pass(switch: str) -> Iterator[None]:
-    """Within this context, add to the message of a broken rule the argument that turns the rule off."""
+    """Within this context, errors of a broken rule end with ``switch``, the argument that turns the rule off."""
     try:
         yield
     except AssertionError as error:

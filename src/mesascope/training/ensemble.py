@@ -27,7 +27,7 @@ _BUSY = 2**27
 
 
 class History:
-    """Metrics of every step, one row for each member.
+    """Metrics of every step and member.
 
     Args:
         seeds: the members' seeds, as labels of their rows.
@@ -52,7 +52,7 @@ class History:
         return {f"history/{name}": torch.tensor(one, dtype=torch.float64) for name, one in self._metrics.items()}
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Continue from a checkpoint of `tensors`."""
+        """Continue from a checkpoint made by `tensors`."""
         self._metrics = {k.removeprefix("history/"): t.tolist() for k, t in tensors.items() if k.startswith("history/")}
 
     def table(self) -> Table:

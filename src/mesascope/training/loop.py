@@ -107,7 +107,7 @@ def fit(
         state: model, optimiser and update rule.
         batch_at: draws the batch of step i, counted from 0. It must depend on i alone, so that resumed and
             uninterrupted trainings are identical.
-        plan: numbers of steps.
+        plan: number of steps, and intervals between evaluations and checkpoints.
         evaluate: called with (steps done, result) before the first step, every ``evaluate_every`` steps and at the end.
         checkpoints: a checkpoint is saved before the first step, every ``checkpoint_every`` steps, at the steps in
             ``keep``, one minute after the last checkpoint (unless several processes train, as their clocks differ) and

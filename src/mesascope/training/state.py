@@ -76,7 +76,7 @@ class OptimizedState:
         return {name: full_tensor(tensor) for name, tensor in named.items()} | {"step": torch.tensor(self.step)}
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Continue from a checkpoint of `tensors`."""
+        """Continue from a checkpoint made by `tensors`."""
         for kind, part in self._parts().items():
             optimizers.load_tensors(part, kind, tensors)
         optimizers.load_optimizer(self._optimizer, self._weights, tensors)
@@ -111,7 +111,7 @@ class OptimizedState:
             ) from error
 
     def _loss_of_part(self, model: Any, batch: Any, index: int, axis: int = 0) -> Tensor:
-        """Loss on part ``index`` of a batch, in the dtype of autocast."""
+        """Loss on part ``index`` of a batch, under autocast if it is set."""
         with torch.autocast(self._device.type, dtype=self.autocast, enabled=self.autocast is not None):
             loss = self.loss(model, part_of(batch, index, self.accumulate, axis))
         require_instance("the value of loss", loss, Tensor, "return a tensor")

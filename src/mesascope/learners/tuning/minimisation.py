@@ -1,4 +1,4 @@
-"""Minimisation of a mean loss over a few numbers, such as step sizes; the loss may have local minima or overflow."""
+"""Minimisation of a mean loss with respect to a few step sizes; the loss may have local minima or overflow."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ def minimise(
     """Point of lowest mean loss on the path of L-BFGS from ``start``: never worse than ``start``.
 
     The loss of a descent is a polynomial of high degree in step sizes that differ by orders of magnitude. So L-BFGS
-    minimises the logarithm of the mean loss, with numbers in ``units``. If the loss overflows, a large finite value
-    makes the line search turn back.
+    minimises the logarithm of the mean loss, with each number divided by its unit. If the loss overflows, a large
+    finite value makes the line search turn back.
     """
     point = (start / units).requires_grad_()
     best, lowest = start, torch.inf

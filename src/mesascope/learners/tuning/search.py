@@ -19,7 +19,7 @@ from mesascope.tasks.calling import label
 
 Losses = Callable[[Any, Values], Float[Tensor, " n"]]
 
-_SPREAD = 2  # starts around the learner's own values
+_SPREAD = 2  # number of random starts around the learner's values
 _SEARCH = 30  # iterations of L-BFGS on few tasks
 
 
@@ -46,7 +46,7 @@ def trained(learner: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def climb(problem: Problem, learner: nn.Module, seed: int, warm: Mapping[int, Values] | None = None) -> list[Ends]:
-    """Search for each number of steps in `depths`; ``warm`` contains an additional start for each."""
+    """Run a search at each number of steps in `depths`; ``warm`` contains an additional start for each number."""
     ends: list[Ends] = []
     for steps in depths(learner):
         shallower = at_depth(learner, steps)
@@ -62,7 +62,7 @@ def climb(problem: Problem, learner: nn.Module, seed: int, warm: Mapping[int, Va
 
 
 def _search(problem: Problem, learner: nn.Module, starts: Sequence[Values], kept: Sequence[Values]) -> Ends:
-    """Run L-BFGS from all starts on few tasks, then from the best on all; choose between the result and ``kept``."""
+    """Run L-BFGS from all starts on few tasks, then on all tasks from the best end; return it or one of ``kept``."""
     shape = starts[0]
 
     def on(losses: Losses) -> Callable[[Tensor], Tensor]:

@@ -1,4 +1,4 @@
-"""Starts of the search for step sizes: the learner's values, random multiples, and extended optima of fewer steps."""
+"""Starts of the search for step sizes: the learner's values, multiples of them, extended optima for fewer steps."""
 
 from __future__ import annotations
 

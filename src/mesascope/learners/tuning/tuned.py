@@ -60,9 +60,9 @@ def tune(learner: Module, family: Family | SequenceFamily, *, tasks: int = 10_00
     """Minimise mean squared error over trainable parameters of ``learner``, on ``tasks`` tasks of the stream "tune".
 
     The error of a predictor is averaged over all next elements. The number of steps grows up to the learner's (see
-    `depths`). At each number the search starts from the optimum for fewer steps, from the learner's values, and from
-    random multiples of these. Starts are scaled until their loss is finite and stops falling. L-BFGS minimises in
-    float64. Results are compared on max(tasks, min(10 tasks, 20,000)) other tasks, which also give the reported loss.
+    `depths`). Each search starts from the optimum for fewer steps, the learner's values, and random multiples of them.
+    Starts are scaled until their loss is finite and stops falling. L-BFGS minimises in float64. Results are compared on
+    max(tasks, min(10 tasks, 20,000)) other tasks, which also give the reported loss.
 
     On these tasks, the result is never worse than the learner's values. With one eta per step, it is never worse than
     the result for fewer steps. It need not be the global minimum: ``spread`` measures the differences between starts.
@@ -72,7 +72,7 @@ def tune(learner: Module, family: Family | SequenceFamily, *, tasks: int = 10_00
     Standard errors are those of an M-estimator, see `standard_errors`. The learner passed in does not change.
 
     Raises:
-        ArgumentError: ``learner`` has no trainable parameters, or all labels of the tasks are 0.
+        ArgumentError: ``learner`` has no trainable parameters or 0 steps, or all labels of the tasks are 0.
         NumericalError: the loss is infinite near zero step sizes, or at all results on the other tasks.
 
     >>> from mesascope.learners import GradientDescent
@@ -111,7 +111,7 @@ def tune(learner: Module, family: Family | SequenceFamily, *, tasks: int = 10_00
 def tune_spectral(
     learner: Descent, family: LinearRegression, *, contexts: int = 10_000, seed: int = 0
 ) -> Tuned[Descent]:
-    """`tune` from eigenvalues alone, on the same random stream: a hundred times cheaper, and less noisy.
+    """Tune like `tune`, but from eigenvalues of X^T X / N alone: a hundred times cheaper, and less noisy.
 
     Tuning and the reported loss ignore a token clip, which the returned learner keeps. With many steps, predictions
     explode at eigenvalues outside the drawn spectra: five steps need about 50,000 contexts. Raises an ArgumentError

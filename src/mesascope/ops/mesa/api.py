@@ -69,7 +69,7 @@ def mesa_attention(
         return_state, return_info: also return the state after the last token and a `MesaInfo`, in this order.
         lengths: number of tokens of each sequence before its padding, ``(*batch,)``; outputs at padding are 0.
         cu_seqlens: starts of documents that are packed into one sequence, and the end of the last one, ``(n + 1,)``. No
-            token attends to another document. The batch must be empty or 1; states are ``(n, heads, ...)``.
+            token attends to another document. Batch axes must have size 1; states are ``(n, heads, ...)``.
 
     Raises:
         NumericalError: H_t is singular to the precision of the dtype (a decaying ridge may be forgotten), or an output

@@ -106,7 +106,7 @@ def rooted_step(
     beta: Float[Tensor, "*batch"],
     state: RootedMesaState,
 ) -> tuple[Float[Tensor, "*batch dv"], Float[Tensor, "*batch d"], RootedMesaState]:
-    """y_t, x_t = H_t^{-1} q_t, and the state after the token."""
+    """Output y_t, solution x_t = H_t^{-1} q_t, and the state after the token."""
     g, b = forget[..., None], beta[..., None]
     counted, kept = b * k, g[..., None]
     H = torch.addcmul(counted[..., :, None] * k[..., None, :], kept, state.H)

@@ -1,8 +1,8 @@
 """Published methods for the mesa-layer, for comparison; none of them is an option of `mesa_attention`.
 
-All compute y_t = G_t (H_t + diag(r_t))^{-1} q_t. `mesa_attention_reference` is the definition, `mesa_recursion` the
-method of von Oswald (2024), section 3.7.2.1, and `mesa_conjugate_gradients` that of MesaNet. `mesa_neumann` (section
-3.7.2.3) and `mesa_chebyshev` are series for H of small condition number. Shapes are those of `mesa_attention`.
+All compute y_t = G_t A_t^{-1} q_t with A_t = H_t + diag(r_t), in the shapes of `mesa_attention`.
+`mesa_attention_reference` is the definition, `mesa_recursion` the method of von Oswald (2024), section 3.7.2.1, and
+`mesa_conjugate_gradients` MesaNet's. `mesa_neumann` (section 3.7.2.3) and `mesa_chebyshev` need a well-conditioned A_t.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def mesa_conjugate_gradients(
 
     Args:
         iterations: largest number of iterations, for outputs and again for derivatives.
-        tolerance: |A x - q| / |q| at which to stop; 0 runs all iterations.
+        tolerance: relative residual |A x - q| / |q| at which to stop; 0 runs all iterations.
         inputs: other arguments of `mesa_attention`.
 
     Raises:
