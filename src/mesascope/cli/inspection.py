@@ -34,7 +34,7 @@ def _loss(found: Any) -> list[Line]:
 
 ATTENTION = Figure(
     "attention",
-    f"Attention of the first layer's heads on one window, its first {_MOST} tokens.",
+    f"Attention of the first layer's heads on the first {_MOST} tokens of one window.",
     Matrices(_maps, x="token attended to", y="token that attends"),
 )
 LOSS = Figure(

@@ -102,7 +102,7 @@ def _why(run: Run) -> str:
     """Reason why a run has no row."""
     kind = run.config["kind"]
     if kind not in ("study", "identification"):
-        return f"{run.path} must be of a study or of identify, but is a {kind}: see its folder."
+        return f"{run.path} must be a run of a study or of identify, but is a {kind}: see its folder."
     if not run.is_finished:
         return f"{run.path} must be finished, but is not: continue it with --resume."
     return f"{run.path} must be the newest run of its settings, but is not: pass it alone."

@@ -66,7 +66,7 @@ gradient descent, GD: gradient descent on the squared error over the context
 GD++: gradient descent whose steps also multiply the inputs by I - gamma X X^T, so that the next step converges faster
 eta: the step size of gradient descent
 gamma: the strength with which GD++ changes the inputs
-damping: a factor on each application of a step
+damping: a factor that multiplies each step
 ridge: least squares with a penalty on squared weights; also the factor of that penalty
 softmax, linear layer: attention whose weights are a softmax of products of keys and queries, or the products themselves
 delta: a layer of linear attention that first removes what it has stored for a key, then writes (DeltaNet)
