@@ -189,7 +189,7 @@ def test_what_is_not_measured_is_said():
 
     found = identify(from_numpy(on_arrays), FAMILY, FEW, 6000)
     assert found.names == ("ridge least-squares",)
-    assert found.unmeasured["sensitivities"] == "torch cannot differentiate the learner everywhere"
+    assert found.unmeasured["sensitivities"] == "torch cannot differentiate the learner or the candidates"
     assert found.likenesses[0].weight_distance.value == pytest.approx(0, abs=1e-9)
     poor = identify(learners.Mean(), FAMILY, FEW, 400)
     assert poor.behaviour == {}

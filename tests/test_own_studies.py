@@ -147,7 +147,7 @@ def test_a_file_edited_within_a_second_is_read_again(tmp_path):
 def test_an_own_study_has_a_name_of_its_own(study_file, capsys):
     study_file.write_text(study_file.read_text().replace('name="my_study"', 'name="one-step"'))
     assert main(["run", f"{study_file}:STUDY"]) == 2
-    assert "is called 'one-step' as one of mesascope's: rename it" in capsys.readouterr().err
+    assert "'one-step' is the name of a study of mesascope: rename it" in capsys.readouterr().err
     assert registered("study")["one-step"].question != "Does eight steps of training do anything?"
 
 

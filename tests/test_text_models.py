@@ -618,7 +618,7 @@ def test_the_text_is_read_of_an_answer_in_parts(key, monkeypatch):
 def test_nobody_there_is_an_error_however_few_the_prompts_unless_answers_are_on_file(count, key, tmp_path):
     nobody = openai_model("ridge", base_url="http://127.0.0.1:9/v1", retries=0)
     some = Context(*(part[:count] for part in EPISODE.context)), EPISODE.xq[:count]
-    with pytest.raises(ArgumentError, match=r"ridge at .* must answer, but does not .* see that it runs"):
+    with pytest.raises(ArgumentError, match=r"ridge at .* must answer, but does not .* check that it runs"):
         from_text(nobody)(*some)
     file, prompts = tmp_path / "answers.jsonl", [str(number) for number in range(count)]
     CachedModel(str, "own", cache=file).ask(prompts)
