@@ -97,7 +97,7 @@ def test_verdicts_print_in_a_terminal_in_markdown_and_in_html():
     assert repr(found) == repr(found.table())
     assert found.table()["verdict"][0] == "holds"
     lines = found.to_markdown().splitlines()
-    assert lines[0] == "| claim | sentence | measured, with its interval at 99 % | bound | verdict |"
+    assert lines[0] == "| claim | sentence | measured, with confidence intervals | bound | verdict |"
     assert lines[2].startswith(r"| half | Ours loses \| half as much | 0.487")
     assert len(lines) == 2 + len(CLAIMS)
     assert found.to_html() == found._repr_html_()

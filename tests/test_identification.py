@@ -282,9 +282,14 @@ def raises(context, xq):
 
 
 @pytest.mark.parametrize("fails", [raises, lambda context, xq: xq[..., :1] * torch.nan])
-def test_candidates_that_never_answer_match_nothing(fails):
-    candidates = [Candidate(name, lambda: fails) for name in ("one", "other")]
-    assert identify(learners.LeastSquares(1.0), FAMILY, candidates, BUDGET).names == ()
+def test_candidates_that_do_not_answer_are_told(fails):
+    candidates = [Candidate("broken", lambda: fails), Candidate("works", lambda: learners.LeastSquares(1.0))]
+    found = identify(learners.LeastSquares(1.0), FAMILY, candidates, BUDGET)
+    assert found.names == ("works",)
+    assert [row.candidate for row in found.rows] == ["works"]
+    assert found.unmeasured["broken"].startswith("it does not answer the family's own tasks: ")
+    with pytest.raises(ArgumentError, match=r"candidates must answer the family's own tasks, but broken does not \("):
+        identify(learners.LeastSquares(1.0), FAMILY, candidates[:1], BUDGET)
 
 
 def test_fewer_parameters_come_first_among_what_is_exact():

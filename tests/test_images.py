@@ -307,7 +307,7 @@ def test_pictures_that_differ_are_not_taken_as_they_are_without_a_size(folder):
     assert images("mine", size=6).pixels.amax((2, 3)).tolist() == [[10] * 3, [40] * 3]
     picture(folder / "wide" / "train" / "cat" / "1.png", 10)
     Image.fromarray(np.full((6, 8, 3), 40, np.uint8)).save(folder / "wide" / "train" / "cat" / "1.png")
-    with pytest.raises(ArgumentError, match=r"pictures are square and of one size and kind, but \S*1.png is 8 x 6 in colour:"):
+    with pytest.raises(ArgumentError, match=r"are square and of one size and kind, but \S*1.png is 8 x 6 in colour:"):
         images("wide")
 
 

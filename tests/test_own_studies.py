@@ -180,7 +180,7 @@ def test_records_of_a_run_and_of_the_ledger_show_four_columns_to_a_person(tmp_pa
     records = run_study(study, settings, run)
     rows = Verdicts([{"study": "tiny", "preset": "quick", **record} for record in records])
     assert (type(records), type(ledger_rows([])[0])) == (Verdicts, Verdicts)
-    head = ["claim", "measured, with its interval at 99 %", "bound", "verdict"]
+    head = ["claim", "measured, with confidence intervals", "bound", "verdict"]
     for table, columns in ((records, head), (records[:1], head), (rows, ["study", "preset", *head])):
         assert all(name in repr(table).splitlines()[0] for name in columns)
         assert table._repr_html_().count("<th>") == len(columns) + 1, "and the sentence, where there is room"

@@ -48,7 +48,7 @@ class Prepare:
             delimiter = _ESCAPE.sub(lambda found: found.group().encode().decode("unicode_escape"), delimiter)
         try:
             corpus = prepare(
-                self.paths, self.out, self.tokenizer, validation=self.validation, field=self.field,
+                self.paths or None, self.out, self.tokenizer, validation=self.validation, field=self.field,
                 delimiter=delimiter, broken=self.broken,
             )  # fmt: skip
         except (KeyboardInterrupt, OSError) as stop:

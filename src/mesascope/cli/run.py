@@ -160,9 +160,11 @@ def with_study(arguments: Sequence[str]) -> list[str]:
     if flag == "--resume" and (folder or arguments[2:]):
         from mesascope.runs import open_run
 
-        config = open_run(folder or arguments[2]).config
-        if config.get("study") in registered("study"):  # other studies must be named: their files are code
-            return ["run", config["study"], *arguments[1:]]
+        run = open_run(folder or arguments[2])
+        if run.config.get("study") in registered("study"):
+            return ["run", run.config["study"], *arguments[1:]]
+        if run.config.get("defined_in"):  # a file is code, so it must be named
+            raise ArgumentError(f"--resume must follow the file of your own study: {_resume_command(run)}.")
     if not in_file(word):
         return list(arguments)
     from mesascope.study import load_study

@@ -52,7 +52,7 @@ def judge(claims: Iterable[Claim], results: Any, preset: str = "") -> Verdicts:
     >>> from mesascope.evidence import Claim, below, column, ours
     >>> claim = Claim("faster", "It takes less time", column("time"), below(2), ours("a test"), quantifier="median")
     >>> judge([claim], {"time": np.linspace(1.0, 1.5, 8)})
-    claim   measured, with its interval at 99 %  bound  verdict
+    claim   measured, with confidence intervals  bound  verdict
     faster  1.25 [1.00, 1.50]                    < 2    holds
     """
     claims, results = list(claims), _by_name(results)

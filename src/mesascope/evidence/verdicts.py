@@ -21,7 +21,7 @@ class Verdicts(Table):
     ``verdicts.columns`` lists all columns; `to_json`, `to_markdown`, `to_html` and `to_pandas` convert the table.
 
     >>> Verdicts([{"id": "same", "value": 1.01, "low": 0.98, "high": 1.04, "bound": "< 1.02", "verdict": "undecided"}])
-    claim  measured, with its interval at 99 %  bound   verdict
+    claim  measured, with confidence intervals  bound   verdict
     same   1.010 [0.980, 1.040]                 < 1.02  undecided
     """
 
@@ -47,7 +47,7 @@ class Verdicts(Table):
                 **{key: row[key] for key in ("study", "preset") if key in row},
                 "claim": row["id"],
                 **{key: row.get(key) for key in more},
-                "measured, with its interval at 99 %": measured_text(row),
+                "measured, with confidence intervals": measured_text(row),
                 "bound": row.get("bound"),
                 "verdict": ": ".join(filter(None, (row["verdict"], row.get("reason")))),
             }

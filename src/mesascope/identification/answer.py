@@ -29,6 +29,8 @@ _SHOWN = 4
 _MOST = 10_000
 # Unexplained share of the variance above which the learner is like no family.
 _UNLIKE = 0.5
+# Largest factor of the noise of answers in a measure of behaviour: of two to three answers, with its error.
+_NOISES = 4.0
 
 
 class Answer(Tabular):
@@ -202,9 +204,13 @@ class Identification(Answer):
 
     @property
     def description(self) -> str:
-        """Sentences about behaviour; empty if the learner equals a candidate, or if behaviour was not measured."""
+        """Sentences about behaviour; empty if the learner equals a candidate, or if behaviour was not measured.
+
+        Properties hold within the tolerance, plus `_NOISES` times the noise of answers, which these measures contain.
+        """
         own = self.behaviour.get(self.learner)
-        return described(own, self.tolerance) if own and not self.names else ""
+        noise = self.noise[OWN].value if OWN in self.noise else 0.0
+        return described(own, self.tolerance + _NOISES * noise) if own and not self.names else ""
 
     def parameters(self, candidate: str) -> dict[str, Any]:
         """Best-fitting parameters of a candidate, on the family's own tasks alone if the verdict is about these."""

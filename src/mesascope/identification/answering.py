@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from mesascope.adapters.calls import UnusableModelError
-from mesascope.errors import MesascopeError
+from mesascope.errors import MesascopeError, raised
 from mesascope.identification.verdict import EXACT, FARTHEST
 from mesascope.lenses.needs import predict_in_eval
 from mesascope.shapes import Float, Tensor
@@ -51,6 +51,17 @@ def answers(learner: Learner, tasks: Mapping[str, Episode], partly: bool = False
 def answer(learner: Learner, tasks: Episode) -> Float[Tensor, "tasks m dy"] | None:
     """Predictions of a learner under one condition; None if the learner raises or a prediction exceeds `LARGEST`."""
     return answers(learner, {"": tasks}).get("")
+
+
+def unanswered(learner: Learner, tasks: Episode) -> str:
+    """Reason why `answer` is None for these tasks; "" if it is not."""
+    if answer(learner, tasks) is not None:
+        return ""
+    try:
+        check_answer(learner, predict_in_eval(learner, tasks.context, tasks.xq), tasks.yq.shape)
+    except Exception as error:
+        return raised(error.__cause__ or error)
+    return f"predictions are not finite, or above {LARGEST:g}"
 
 
 def bounded(*answers: Float[Tensor, "tasks m dy"]) -> Tensor:

@@ -25,7 +25,7 @@ from mesascope.text import percent_text
 _MOST = 0.9
 # Minimum ratio of a pair's weight to the average weight, for a description to name the pair.
 _HEAVY = 2.0
-_RANKS = {0: "nearest", 1: "second nearest", 2: "third nearest"}
+_RANKS = {0: "nearest pair", 1: "second nearest pair", 2: "third nearest pair"}
 # Minimum distance of a measurement from a bound, in standard errors.
 _ERRORS = 3.0
 # Changed tasks, and a function that maps an invariant (or equivariant) learner's old predictions to its new ones.
@@ -312,16 +312,19 @@ def _label_phrase(own: Behaviour, tolerance: float) -> str:
         return ""
     if _below(own.superposition, tolerance):
         return "is linear in labels"
+    if own.superposition.value <= tolerance:  # not measured well enough
+        return ""
     return f"is not linear in labels ({percent_text(own.superposition.value)} of the variance of its predictions)"
 
 
 def _weight_phrase(own: Behaviour) -> str:
     """Phrase about the pair with the most weight, by distance and by position, if this is far above the average."""
     found = []
-    for shares, names in ((own.ranks, _RANKS), (own.positions, {0: "first", len(own.positions) - 1: "last"})):
+    places = {0: "first pair", len(own.positions) - 1: "last pair"}
+    for shares, names, other in ((own.ranks, _RANKS, "pair {} by distance"), (own.positions, places, "pair {}")):
         index = max(range(len(shares)), key=lambda one: shares[one].value, default=-1)
         if index >= 0 and shares[index].value - _ERRORS * shares[index].stderr > _HEAVY / len(shares):
-            pair = f"the {names[index]} pair" if index in names else f"pair {index + 1}"
+            pair = f"the {names[index]}" if index in names else other.format(index + 1)
             found.append(f"gives {percent_text(shares[index].value)} of its weight to {pair} of {len(shares)}")
     return ", ".join(found)
 
@@ -335,7 +338,7 @@ def _filter_phrase(own: Behaviour, tolerance: float) -> str:
 
 def _change_phrase(own: Behaviour, tolerance: float) -> str:
     kept = [name for name, one in own.invariances.items() if _below(one, tolerance)]
-    broken = {name: one.value for name, one in own.invariances.items() if not _below(one, tolerance)}
+    broken = {name: one.value for name, one in own.invariances.items() if one.value > tolerance}
     lost = ", ".join(f"{name} ({percent_text(value)})" for name, value in broken.items())
     respected = f"It respects these changes of a task: {', '.join(kept)}." if kept else ""
     return f"{respected} It does not respect these changes: {lost}.".strip() if lost else respected

@@ -11,8 +11,9 @@ import torch
 
 from mesascope.adapters.arrays import SklearnLearner
 from mesascope.adapters.text import TextLearner
-from mesascope.errors import refuse, require_count
+from mesascope.errors import ArgumentError, refuse, require_count
 from mesascope.identification.answer import Identification, like
+from mesascope.identification.answering import unanswered
 from mesascope.identification.behaviour import Behaviour, asked_for_behaviour, behaviour_of, controls, untrained
 from mesascope.identification.candidate import Candidate, require_candidates
 from mesascope.identification.catalogue import FORMS, Catalogue, candidates as catalogue, contains_catalogue, wrapped
@@ -30,7 +31,7 @@ from mesascope.identification.estimating import Estimate, estimated
 from mesascope.identification.likeness import Likeness, apart, likeness
 from mesascope.identification.mixture import mixture
 from mesascope.identification.seen import LEAST, Placed, Seen, placed
-from mesascope.identification.verdict import EXACT
+from mesascope.identification.verdict import EXACT, FARTHEST
 from mesascope.lenses.needs import require_access
 from mesascope.measurement import Measurement
 from mesascope.progress import tell, tracked
@@ -145,7 +146,9 @@ def identified(
     """
     asked = own.asked
     seen = Seen(own, tasks, seed)
-    found = in_order(_all(chosen, seen, levels, name, most, in_forms), levels.tolerance)
+    tried = _all(chosen, seen, levels, name, most, in_forms)
+    silent = _silent(tried, seen)
+    found = in_order([one for one in tried if one.row.candidate not in silent], levels.tolerance)
     first, *others = found
     near = [first, *(one for one in others if not one.candidate.costly)][:_NEAREST]
     nearest = {one.row.candidate: one.fitted.learner for one in near}
@@ -154,11 +157,10 @@ def identified(
     watched = _Watched()
     if "watch" in tasks:
         few = LEAST if first.candidate.costly else len(tasks["watch"][OWN].xq)
-        watch = {one: episode.part(0, few) for one, episode in tasks["watch"].items()}
-        watched = _watch(learner, own, name, nearest, watch, seen.dtype, seed)
+        watched = _watch(learner, own, name, nearest, tasks["watch"], few, seen.dtype, seed)
     families = shares(found)
     by_name = {one.row.candidate: one for one in found if not one.candidate.most_tasks}
-    compared = {one.row.candidate for one in found}
+    compared = {one.row.candidate for one in tried}
     left = [one.name for one in chosen if one.name not in compared] if most is None else ()
     unmeasured = dict.fromkeys(left, f"costly, and the learner runs {first.row.candidate}")
     return Identification(
@@ -177,8 +179,20 @@ def identified(
         controls=watched.controls,
         likenesses=watched.likenesses,
         apart=apart(nearest, apart_on, {one: noise[:kept] for one, noise in seen.noise.items()}, levels.out),
-        unmeasured={**seen.missed, **unmeasured, **watched.unmeasured},
+        unmeasured={**seen.missed, **silent, **unmeasured, **watched.unmeasured},
     )
+
+
+def _silent(tried: Sequence[Compared], seen: Seen) -> dict[str, str]:
+    """Candidates that do not answer the family's own tasks, with the reasons; raise if none answers."""
+    tasks = seen.tasks["test"][OWN].part(0, 1)
+    far = [one for one in tried if one.alone.difference.mean.value >= FARTHEST]
+    reasons = {one.row.candidate: unanswered(one.fitted.learner, tasks) for one in far}
+    found = {name: f"it does not answer the family's own tasks: {why}" for name, why in reasons.items() if why}
+    if len(found) == len(tried):
+        name, why = next(iter(reasons.items()))
+        raise ArgumentError(f"candidates must answer the family's own tasks, but {name} does not ({why}): correct it.")
+    return found
 
 
 def _all(
@@ -232,19 +246,19 @@ class _Watched(NamedTuple):
 
 def _watch(
     learner: Learner, placed_: Learner, name: str, nearest: Mapping[str, Learner], tasks: Mapping[str, Episode],
-    dtype: torch.dtype, seed: int,
+    few: int, dtype: torch.dtype, seed: int,
 ) -> _Watched:  # fmt: skip
-    """Measure the behaviour of the learner and the nearest candidate, likenesses of candidates, and controls."""
+    """Measure the behaviour of the learner and, on ``few`` tasks, of candidates; and controls."""
     own, unmeasured = tasks[OWN].to(dtype), {}
     first, second = next(iter(nearest.items()))
-    pair = ((name, placed_, own), (first, second, tasks[OWN]))
+    pair = ((name, placed_, own), (first, second, tasks[OWN].part(0, few)))
     seen = {who: behaviour_of(one, on, stream(seed, "identify-changes")) for who, one, on in tracked(pair, "behaviour")}
     copy = untrained(learner, stream(seed, "identify-untrained"))
     if copy is None:
         unmeasured["untrained copy"] = (
             "only networks of mesascope.nets and layers with reset_parameters() draw fresh weights"
         )
-    alike = likeness(placed_, nearest, own, own.context.x.roll(1, 0))
+    alike = likeness(placed_, nearest, own.part(0, few), own.context.x[:few].roll(1, 0))
     if all(one.sensitivity_cosine is None for one in alike):
         unmeasured["sensitivities"] = "torch cannot differentiate the learner or the candidates"
     if not own.yq.any():

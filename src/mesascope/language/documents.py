@@ -83,6 +83,8 @@ def files_of(paths: Sequence[str | Path]) -> list[Path]:
     """
     if isinstance(paths, str | Path):
         refuse("paths", "be a list", paths, "pass [path]")
+    if not paths:
+        refuse("paths", "name at least one file or folder", [*paths], "check the pattern, or pass the files")
     found: dict[Path, Path] = {}
     for path in map(Path, paths):
         if not (path.is_dir() or path.is_file()):

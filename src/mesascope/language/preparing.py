@@ -31,7 +31,7 @@ _KEPT_EVERY = 1 << 24  # tokens between two checkpoints
 
 
 def prepare(
-    paths: Sequence[str | Path], out: str | os.PathLike[str], tokenizer: str | os.PathLike[str] = "bytes", *,
+    paths: Sequence[str | Path] | None, out: str | os.PathLike[str], tokenizer: str | os.PathLike[str] = "bytes", *,
     validation: float = 0.01, field: str = "text", delimiter: str | None = None, broken: str = "skip",
     shard: int = 1 << 26,
 ) -> Corpus:  # fmt: skip
@@ -42,7 +42,7 @@ def prepare(
     continues an interrupted preparation.
 
     Args:
-        paths: files and folders, see `files_of`; if empty, the sources of Python's standard library.
+        paths: files and folders, see `files_of`; if None, the sources of Python's standard library.
         out: a folder without a corpus, or with an interrupted preparation of this corpus.
         tokenizer: ``bytes``, ``bpe:VOCABULARY`` (byte pairs, trained on the first 2^28 characters), or a
             ``tokenizer.json``.
@@ -67,7 +67,7 @@ def prepare(
     require_choice("broken", broken, ("skip", "refuse"))
     shard = require_count("shard", shard)
     _require_no_corpus(folder)
-    files = files_of(paths) if paths else standard_library()
+    files = standard_library() if paths is None else files_of(paths)
     problems: list[Problem] = []
     undivided: list[Path] = []
     reading = Reading(field, delimiter, lambda problem: _broken(problem, problems, broken), undivided.append)

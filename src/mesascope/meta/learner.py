@@ -127,8 +127,10 @@ class TaskCopy:
             refuse("loss", "be one number", tuple(loss.shape), "average it")
         if not loss.isfinite():
             refuse("loss", "be finite", loss.item(), "check the task, or lower the inner learning rate")
-        phi, step = self.parameters, {"create_graph": self._method.order == 2, "allow_unused": True}
-        found = torch.autograd.grad(loss, list(phi.values()), **step) if loss.requires_grad else ()
+        phi, found = self.parameters, ()
+        if loss.requires_grad:
+            second = self._method.order == 2
+            found = torch.autograd.grad(loss, list(phi.values()), create_graph=second, allow_unused=True)
         if all(one is None for one in found):
             refuse("loss", "depend on predictions of this copy", loss.item(), "compute it from what the copy returns")
         steps = [torch.zeros_like(one) if own is None else own for one, own in zip(phi.values(), found, strict=True)]

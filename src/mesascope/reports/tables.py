@@ -70,9 +70,7 @@ def reason_text(record: Mapping[str, Any]) -> str:
 def print_claims(records: Sequence[Mapping[str, Any]], console: Console, title: str = "claims") -> None:
     """Print one row for each claim, or one paragraph on a narrow terminal."""
     widths = {
-        "measured, with its interval at 99\N{NO-BREAK SPACE}%": _width(
-            24, map(measured_text, records), records, "measures"
-        ),
+        "measured, with confidence intervals": _width(24, map(measured_text, records), records, "measures"),
         "bound": _width(5, (record["bound"] for record in records), (), ""),
         "reported": _width(14, (), records, "reported"),
         "verdict": _width(14, (), records, "reason"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shlex
@@ -278,6 +279,8 @@ class Run:
         return trained_on(self._checkpoints(), training)
 
     def _checkpoints(self) -> Path:
+        with contextlib.suppress(RunDirectoryError):
+            _ = self.study  # registers the networks and tasks of the user's file
         folder = self.path / "checkpoints"
         if not os.path.isdir(folder):
             raise RunDirectoryError(

@@ -206,7 +206,10 @@ def _within(then: _Record, now: _Record) -> bool:
 
 
 def _code(study: Study, run: Run) -> list[str]:
-    """Changed files of the study as a reason, if the code hash of some stage differs from today's; else empty."""
+    """Missing stages, or changed files of the study if the code hash of some stage differs; empty if neither."""
+    missing = [f"{name}.npz" for name in run.results if not (run.results.folder / f"{name}.npz").exists()]
+    if missing:
+        return [f"{', '.join(missing[:_NAMED])} is missing"]
     if all(run.results.is_current(name) for name in run.results):
         return []
     commit = run.config.get("git") or ""

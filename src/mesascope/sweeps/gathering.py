@@ -96,7 +96,7 @@ def shown_table(table: Table) -> Table:
     return Table(
         {
             **{key: value for key, value in row.items() if key not in COLUMNS[1:]},
-            "measured, with its interval at 99 %": measured_text(row),
+            "measured, with confidence intervals": measured_text(row),
             **({key: row[key] for key in ("bound", "verdict")} if claims else {"replicates": row["replicates"]}),
         }
         for row in claims or table

@@ -14,6 +14,7 @@ from mesascope.errors import (
     ArgumentError,
     ArgumentTypeError,
     RunDirectoryError,
+    refuse,
     require_choice,
     require_count,
     require_instance,
@@ -119,6 +120,8 @@ class Sweep(Tabular):
         from mesascope.sweeps.workers import connected
 
         retries = require_count("retries", retries, least=0)
+        if (self.out / "config.json").exists():
+            refuse("out", "be the folder of a sweep", f"{self.out}, that of a run", "pass another folder")
         self.out.mkdir(parents=True, exist_ok=True)
         with locked(self.out):
             self._save()

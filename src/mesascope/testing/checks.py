@@ -20,6 +20,7 @@ from mesascope.shapes import Tensor
 from mesascope.streams import stream
 from mesascope.tasks import Context, Episode
 from mesascope.tasks.calling import LearnerError, label, predict, sample_tasks
+from mesascope.training.modes import evaluating
 
 
 def check_learner(
@@ -30,7 +31,8 @@ def check_learner(
 
     Predictions are finite, of shape ``(*batch, m, dy)`` and of the queries' dtype. Repeated calls return the same
     predictions and change no input. Predictions for a task or query do not depend on other tasks or queries, nor on
-    the order of examples. Any number of leading axes is allowed.
+    the order of examples. Any number of leading axes is allowed. Modules
+    are called in eval() mode.
 
     Args:
         family: linear regression with 10 pairs of 3 inputs and 1 target if None.
@@ -47,7 +49,7 @@ def check_learner(
     (x, y), own, _ = episode
     xq = torch.cat([own[:, :1], x[:, :2]], dim=1)  # three queries per task, whatever number the family draws
     ask, before = functools.partial(_asked, learner), [part.clone() for part in (x, y, xq)]
-    with torch.no_grad():
+    with torch.no_grad(), evaluating(learner):
         answer = ask("a learner must answer a context and queries", Context(x, y), xq)
         _check_answer(answer, (*xq.shape[:-1], y.shape[-1]), xq, "queries'")
         _require(all(map(torch.equal, (x, y, xq), before)), "a learner must leave its inputs as they are")
@@ -91,7 +93,7 @@ def check_predictor(
     _require(isinstance(sequence, Tensor), "a predictor must be checked on a family of sequences")
     before, length, ask = sequence.clone(), sequence.shape[1], functools.partial(_asked, predictor)
     _require(length > 1, "a family must draw sequences of at least 2 elements")
-    with torch.no_grad():
+    with torch.no_grad(), evaluating(predictor):
         answer = ask("a predictor must answer a sequence", sequence)
         _check_answer(answer, tuple(sequence.shape), sequence, "sequence's")
         _require(torch.equal(sequence, before), "a predictor must leave its inputs as they are")

@@ -48,12 +48,20 @@ class History:
             self._metrics.setdefault(name, []).append(value.tolist() if isinstance(value, Tensor) else value)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Each metric of all steps, for a checkpoint."""
-        return {f"history/{name}": torch.tensor(one, dtype=torch.float64) for name, one in self._metrics.items()}
+        """Seeds, and each metric of all steps, for a checkpoint."""
+        metrics = {
+            f"history/{place:02}/{name}": torch.tensor(one, dtype=torch.float64)
+            for place, (name, one) in enumerate(self._metrics.items())
+        }
+        return metrics | {"seeds": torch.tensor(self.seeds)}
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Continue from a checkpoint made by `tensors`."""
-        self._metrics = {k.removeprefix("history/"): t.tolist() for k, t in tensors.items() if k.startswith("history/")}
+        """Continue from a checkpoint made by `tensors`; raise if it is of other seeds."""
+        if "seeds" in tensors and tensors["seeds"].tolist() != self.seeds:
+            rule = f"be of a training with seeds {self.seeds}"
+            refuse("checkpoints", rule, tensors["seeds"].tolist(), "pass another folder")
+        kept = [key for key in sorted(tensors) if key.startswith("history/")]
+        self._metrics = {key.rpartition("/")[2]: tensors[key].tolist() for key in kept}
 
     def table(self) -> Table:
         """One row for each step and member."""

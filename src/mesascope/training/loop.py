@@ -192,6 +192,8 @@ def _started(state: Any, plan: Training, evaluate: Callable | None, checkpoints:
     found = checkpoints.load() if checkpoints else None
     if found:
         done, tensors = found
+        if done > plan.steps:
+            refuse("checkpoints", f"be of at most {plan.steps:,} steps", f"at step {done:,}", "pass another folder")
         state.load(tensors)
         if 0 < done < plan.steps:
             tell(f"training: continues after step {done:,} of {plan.steps:,}, its last checkpoint")

@@ -97,6 +97,13 @@ def load_tensors(into: Mapping[str, Tensor], kind: str, tensors: Mapping[str, Te
             f"a checkpoint must hold the {kind} of the model that is trained, but only one of the two has "
             f"{', '.join(sorted(found ^ set(into)))}: start a new run."
         )
+    for name, tensor in into.items():
+        shape = tuple(tensors[f"{kind}/{name}"].shape)
+        if shape != tuple(tensor.shape):
+            raise ArgumentError(
+                f"a checkpoint must hold the {kind} of the model that is trained, but has {name} of shape {shape} in "
+                f"place of {tuple(tensor.shape)}: start a new run."
+            )
     with torch.no_grad():
         for name, tensor in into.items():
             tensor.copy_(split_like(tensor, tensors[f"{kind}/{name}"]))
