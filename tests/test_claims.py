@@ -45,6 +45,13 @@ def structured():
     return table
 
 
+def test_claims_and_margins_are_checked():
+    with pytest.raises(ArgumentTypeError, match="each of claims must be of type Claim, but is 'x'"):
+        judge({"x": 1}, LOSSES)
+    with pytest.raises(ArgumentError, match=r"margin must be greater than 0, but is -0\.1"):
+        two_sided(-0.1)
+
+
 @pytest.mark.parametrize("make", [lambda: LOSSES, Frame, structured], ids=["mapping", "frame", "structured array"])
 def test_claims_are_judged_from_named_numbers_with_replicates_as_rows(make):
     found = judge(CLAIMS, make())

@@ -8,7 +8,14 @@ from dataclasses import dataclass, replace
 from graphlib import CycleError, TopologicalSorter
 from typing import Any, Literal, get_args
 
-from mesascope.errors import ArgumentError, require_callable, require_choice, require_count, require_instance
+from mesascope.errors import (
+    ArgumentError,
+    require_callable,
+    require_choice,
+    require_count,
+    require_instance,
+    require_number,
+)
 from mesascope.evidence.readings import Reading
 
 Over = Literal["seeds", "pools", "contexts", "draws", "sizes", "algorithms", "learners"]
@@ -93,6 +100,7 @@ class Bound:
 
 def two_sided(margin: float, around: float = 1.0, by: Literal["us", "paper"] = "us") -> Bound:
     """Bound from ``around - margin`` to ``around + margin``."""
+    require_number("margin", margin, above=0)
     return Bound(around - margin, around + margin, by)
 
 
@@ -207,6 +215,8 @@ class Claim:
 
 def check_claims(claims: Sequence[Claim]) -> None:
     """Raise for duplicate ids, unknown premises and circular premises."""
+    for claim in claims:
+        require_instance("each of claims", claim, Claim)
     ids = [claim.id for claim in claims]
     if len(set(ids)) != len(ids):
         raise ArgumentError(f"claims must have different ids, but have {ids}: rename one.")

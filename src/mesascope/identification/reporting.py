@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from mesascope.errors import require_instance
+from mesascope.errors import refuse, require_instance
 from mesascope.evidence import Verdicts
 from mesascope.evidence.schema import ClaimRecord
 from mesascope.identification.answer import Answer, Identification, in_percent
@@ -80,8 +80,11 @@ def page(found: Answer, path: str | Path) -> Path:
     path = as_path("path", path)
     with tempfile.TemporaryDirectory() as folder:
         run = saved(found, Path(folder) / "run", {})
-        path.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(run.path / "report.html", path)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(run.path / "report.html", path)
+        except OSError as error:
+            refuse("path", f"be a file that can be written ({error.strerror})", str(path), "pass another")
     return path
 
 

@@ -59,6 +59,7 @@ class MetaLearner(Pretrained):
         super().__init__()
         require_instance("model", model, nn.Module)
         require_instance("method", method, MAML)
+        require_instance("generator", generator, torch.Generator | None, "pass stream(0, 'init'), say")
         self.model, self.method = model, method
         if generator is not None or method.names is None:  # learned numbers must exist before training
             method.start(model, stream(0, "modulation") if generator is None else generator)
@@ -189,7 +190,7 @@ def require_config(argument: str, config: object) -> None:
 
 
 def outer_loss(ensemble: Ensemble[MetaLearner], batch: Episode) -> Float[Tensor, " members"]:
-    """Outer loss of each member of an ensemble of meta-learners, for `train`.
+    """Outer loss of each member of an ensemble of meta-learners, for `train`; one learner has `MetaLearner.loss`.
 
     >>> from mesascope.tasks import FewShotImages
     >>> from mesascope.training import ParameterGroup, Training, train
@@ -200,6 +201,7 @@ def outer_loss(ensemble: Ensemble[MetaLearner], batch: Episode) -> Float[Tensor,
     >>> sorted(trained[0].sparsity_by_parameter())
     ['layers.0.bias', 'layers.0.weight', 'layers.1.bias', 'layers.1.weight', 'layers.2.bias', 'layers.2.weight']
     """
+    require_instance("ensemble", ensemble, Ensemble, "call its method loss for one learner")
     scores, _ = ensemble.in_turn(batch.context, batch.xq)
     losses = [ensemble.module.method.losses(*pair).mean() for pair in zip(scores, batch.yq, strict=True)]
     return torch.stack(losses)
