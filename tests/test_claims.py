@@ -45,7 +45,7 @@ def structured():
     return table
 
 
-def test_claims_and_margins_are_checked():
+def test_claims_and_margins_are_checked(unchecked):
     with pytest.raises(ArgumentTypeError, match="each of claims must be of type Claim, but is 'x'"):
         judge({"x": 1}, LOSSES)
     with pytest.raises(ArgumentError, match=r"margin must be greater than 0, but is -0\.1"):
