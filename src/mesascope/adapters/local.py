@@ -149,7 +149,7 @@ class LocalModel:
         """Natural log-probability of each answer after the prompt: the sum over its tokens.
 
         Answers such as " 1.0" and " 1.1" show the model's uncertainty about a number. Raises ArgumentError if an answer
-        is empty or shares a token with the prompt.
+        is empty or does not begin a new token.
         """
         if isinstance(answers, str):
             raise ArgumentTypeError(f"answers must be a list of texts, but is {answers!r}: pass [answer].")

@@ -27,7 +27,7 @@ Fill = Callable[[Document], None]
 
 
 class Sessions:
-    """Fills each session's document; while ``load`` runs in its thread, with a page that needs no server.
+    """Fills each session's document: until ``load`` ends in its thread, by a page that needs no server.
 
     Args:
         load: imports and reads the page's parts; returns two functions, which fill a document and complete a page.

@@ -87,8 +87,8 @@ def joined(episodes: Sequence[Episode]) -> Episode:
 def size(tasks: Episode, predicted: Float[Tensor, "tasks m dy"]) -> Float[Tensor, " tasks"]:
     """Divisors of squared differences, by task.
 
-    Each divisor is the variance of predictions of the task, or its mean over tasks if that is larger. Divisors are
-    scaled so that the constant mean prediction has an average difference of 1.
+    Each divisor is the variance of predictions of the task, or its mean over tasks if that is larger. They are
+    scaled so that predicting the mean has an average divided difference of 1.
     """
     own = variances(tasks, predicted)
     larger = torch.maximum(own, own.mean())

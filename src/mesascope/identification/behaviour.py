@@ -190,7 +190,7 @@ def _explained(left: Tensor, whole: Tensor) -> Measurement:
 
 
 def invariances(learner: Learner, tasks: Episode, generator: torch.Generator) -> dict[str, Measurement]:
-    """Squared difference from the predictions of an invariant learner, for each change of the task.
+    """Squared difference from the predictions that invariance requires, for each change of the task.
 
     Squared differences are divided by `size`; changes that the learner does not answer are missing.
     """

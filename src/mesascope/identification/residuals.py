@@ -112,7 +112,7 @@ class Residuals:
         return found
 
     def _of(self, answered: list[Tensor]) -> Tensor:
-        """Residuals of predictions ``(several, tasks, m, dy)`` by group, ``several`` rows; nan becomes the maximum."""
+        """Residuals, ``several`` rows, of each group's predictions ``(several, tasks, m, dy)``; nan is the maximum."""
         rows = []
         for one, group in zip(answered, self.groups, strict=True):
             found = (one - group.seen) / group.size.sqrt()[:, None, None]

@@ -195,8 +195,8 @@ def _quantile(tail: float, freedom: int) -> float:
 def _betting_bound(draws: np.ndarray, level: float, least: float = 0.0) -> float:
     """Lower confidence bound of the mean of non-negative draws, with error rate ``level`` for any distribution.
 
-    If the mean is b, a bet that multiplies the capital by 1 + s (draw / b - 1) at each draw is fair. The capital, which
-    starts at 1, then exceeds 1 / level with probability at most ``level``. The bound is the largest b at which it does.
+    If the mean is b, bets that multiply capitals by 1 + s (draw / b - 1) at each draw are fair. Their mean over stakes
+    s, initially 1, exceeds 1 / level with probability at most ``level``. The bound is the largest b at which it does.
 
     Args:
         least: another bound, which is returned if it is larger.

@@ -141,7 +141,7 @@ def _kept(k: Tensor, v: Tensor, bias: Tensor, window: int | None) -> SoftmaxStat
 
 
 def _left(log_forget: Tensor, n: int, dtype: torch.dtype) -> Float[Tensor, "*batch t n"]:
-    """log(g_t / g_i) for each token t and each of the last n tokens i; -inf after a factor of 0.
+    """log(g_t / g_i) for each token t and each of n keys i, with g_i = 1 in a state; -inf after a factor of 0.
 
     Cumulative sums are computed in float64, as their differences would be inaccurate far from the first token. Each sum
     is split into its value rounded to ``dtype`` and a remainder. Differences are computed for both parts and added.

@@ -1,4 +1,4 @@
-"""Starts of the search for step sizes: the learner's values, multiples of them, extended optima for fewer steps."""
+"""Starts of the search for step sizes: the learner's values, multiples of them, optima of fewer steps, extended."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ def copying_before(run: Any, share: float = 0.05) -> np.ndarray:
 
 
 def _gain(run: Any) -> np.ndarray:
-    """log2(ratio of the two sensitivities after nine tenths of the fall / `copying_before`), by seed.
+    """Log2, for each seed, of the growth of the ratio in `copying_before` until nine tenths of the loss's fall.
 
     It is 0 for a seed without such a fall, or without an evaluation before the fall.
     """

@@ -144,7 +144,7 @@ def _late(steps: np.ndarray, axis: int) -> np.ndarray:
 
 
 def _reached(r: Any) -> np.ndarray:
-    """Loss / gradient descent's, for one-head layers that have left their plateau and all two-head layers."""
+    """Loss over gradient descent's, for one-head layers that left their plateau and all two-head layers."""
     arrived = ~np.isnan(r["one-head-crossing"]["step"])
     return np.concatenate([r["losses"].ratio("one-head", "gd")[arrived], r["losses"].ratio("two-heads", "gd")])
 
