@@ -45,6 +45,19 @@ from mesascope.testing import check_learner, check_predictor
 SEQUENCES = LinearDynamics(d=3, length=12).sample(4, stream(0, "adapters")).double()
 
 
+class Dropping(torch.nn.Dropout):
+    """Least squares behind dropout."""
+
+    def forward(self, context, xq):
+        return super().forward(LeastSquares(1.0)(context, xq))
+
+
+def test_modules_are_checked_in_eval_mode():
+    learner = Dropping(0.5).train()
+    check_learner(learner)
+    assert learner.training
+
+
 def test_least_squares_at_every_position_is_recursive_least_squares():
     expected = RecursiveLeastSquares(ridge=0.3)(SEQUENCES)
     torch.testing.assert_close(AsPredictor(LeastSquares(ridge=0.3))(SEQUENCES), expected, rtol=1e-10, atol=1e-12)

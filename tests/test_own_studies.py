@@ -58,6 +58,8 @@ def test_an_own_study_runs_resumes_and_is_listed(study_file, tmp_path, monkeypat
         patch.setattr(EnsembleState, "update", stopping_at(5))
         assert main(["run", spec, *options, "--out", "killed"]) == 130
     assert f"mesascope run '{spec}' --resume killed" in capsys.readouterr().err
+    assert main(["run", "--resume", "killed"]) == 2
+    assert f"--resume must follow the file of your own study: mesascope run '{spec}'" in capsys.readouterr().err
     assert main(["run", spec, "--resume", "killed"]) == 0
     assert tiny_study.contents("killed") == tiny_study.contents("whole")
     run = open_run("whole")

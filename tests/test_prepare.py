@@ -502,6 +502,8 @@ def test_a_missing_package_leaves_no_folder(package, name, tmp_path, monkeypatch
 
 
 def test_no_text_at_all_is_refused(tmp_path):
+    with pytest.raises(ArgumentError, match="paths must name at least one file or folder"):
+        prepare([], tmp_path / "out")
     (tmp_path / "empty.txt").write_text(" \n\n")
     with pytest.raises(ArgumentError, match="paths must hold text, but the file has none"):
         prepare([tmp_path / "empty.txt"], tmp_path / "out")

@@ -86,6 +86,13 @@ def sweeping(*arguments, **options):
     )  # fmt: skip
 
 
+def test_a_sweep_does_not_write_into_a_run(functions, tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.json").write_text("{}")
+    with pytest.raises(ArgumentError, match="out must be the folder of a sweep, but is 'run, that of a run'"):
+        Sweep(functions, seeds="0:2", out="run").run()
+
+
 def test_files_of_equal_name_share_no_points(functions, tmp_path):
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "own_functions.py").write_text(FUNCTION)

@@ -112,6 +112,26 @@ def test_checkpoints_of_ones_own_are_kept_in_a_folder(tmp_path):
     assert torch.equal(weights(train(make, FAMILY, PLAN, checkpoints=kept)), weights(train(make, FAMILY, PLAN)))
 
 
+def test_checkpoints_of_another_training_are_refused(tmp_path):
+    kept = TrainingCheckpoints(tmp_path / "mine", {"name": "mine"})
+    whole = train(make, FAMILY, PLAN, seeds=[0, 1], checkpoints=kept)
+    again = train(make, FAMILY, PLAN, seeds=[0, 1], checkpoints=kept)
+    assert list(again.history[0]) == list(whole.history[0])
+    wider = InContextRegressorConfig(TransformerConfig(width=5, init_scale=0.1)).build
+    for build, plan, seeds, message in (
+        (make, PLAN, [5, 6], r"checkpoints must be of a training with seeds \[5, 6\], but is \[0, 1\]"),
+        (
+            make,
+            dataclasses.replace(PLAN, steps=4),
+            [0, 1],
+            "checkpoints must be of at most 4 steps, but is 'at step 9'",
+        ),
+        (wider, PLAN, [0, 1], r"a checkpoint must hold the weights of the model .* has \S+ of shape .* in place of"),
+    ):
+        with pytest.raises(ArgumentError, match=message):
+            train(build, FAMILY, plan, seeds=seeds, checkpoints=kept)
+
+
 def test_who_presses_twice_does_not_wait():
     seen = []
     with pytest.raises(KeyboardInterrupt):

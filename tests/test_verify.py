@@ -135,6 +135,11 @@ def test_claims_that_are_new_or_gone_and_more_replicates_are_found(own):
     assert found.changes["likely reason"][1] == "its rule changed"
 
 
+def test_a_missing_stage_is_named(own):
+    (own / "results" / "weights.npz").unlink()
+    assert {"weights.npz is missing"} <= {*verify("runs").changes["likely reason"]}
+
+
 def test_a_damaged_run_costs_its_own_row(own):
     other, third = (shutil.copytree(own, own.with_name(name)) for name in ("broken", "lost"))
     (other / "results" / "weights.npz").write_bytes(b"")
