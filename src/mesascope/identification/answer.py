@@ -209,8 +209,8 @@ class Identification(Answer):
         Properties hold within the tolerance, plus `_NOISES` times the noise of answers, which these measures contain.
         """
         own = self.behaviour.get(self.learner)
-        noise = self.noise[OWN].value if OWN in self.noise else 0.0
-        return described(own, self.tolerance + _NOISES * noise) if own and not self.names else ""
+        bound = self.tolerance + _NOISES * self.noise[OWN].value
+        return described(own, bound) if own and not self.names else ""
 
     def parameters(self, candidate: str) -> dict[str, Any]:
         """Best-fitting parameters of a candidate, on the family's own tasks alone if the verdict is about these."""

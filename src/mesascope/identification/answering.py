@@ -31,12 +31,8 @@ def answers(learner: Learner, tasks: Mapping[str, Episode], partly: bool = False
     """
     found = {}
     for names in grouped(tasks).values():
-        together = joined([tasks[name] for name in names])
         try:
-            with torch.no_grad(), warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # scikit-learn warns if a fit has not converged
-                predicted = predict_in_eval(learner, together.context, together.xq)
-            whole = check_answer(learner, predicted, together.yq.shape).double()
+            whole = _predicted(learner, [tasks[name] for name in names])
         except UnusableModelError:
             raise
         except (MesascopeError, ValueError):
@@ -55,13 +51,20 @@ def answer(learner: Learner, tasks: Episode) -> Float[Tensor, "tasks m dy"] | No
 
 def unanswered(learner: Learner, tasks: Episode) -> str:
     """Reason why `answer` is None for these tasks; "" if it is not."""
-    if answer(learner, tasks) is not None:
-        return ""
     try:
-        check_answer(learner, predict_in_eval(learner, tasks.context, tasks.xq), tasks.yq.shape)
-    except Exception as error:
+        found = _predicted(learner, [tasks])
+    except (MesascopeError, ValueError) as error:
         return raised(error.__cause__ or error)
-    return f"predictions are not finite, or above {LARGEST:g}"
+    return "" if bool(bounded(found).all()) else f"predictions are not finite, or above {LARGEST:g}"
+
+
+def _predicted(learner: Learner, episodes: Sequence[Episode]) -> Tensor:
+    """Predictions on episodes of one shape, in float64; raise unless they have the targets' shape."""
+    together = joined(episodes)
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # scikit-learn warns if a fit has not converged
+        predicted = predict_in_eval(learner, together.context, together.xq)
+    return check_answer(learner, predicted, together.yq.shape).double()
 
 
 def bounded(*answers: Float[Tensor, "tasks m dy"]) -> Tensor:

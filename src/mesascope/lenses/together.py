@@ -92,15 +92,13 @@ def errors_by_time(
     """
 
     def squares(seen: Mapping[str, list[access.Seen]], part: Tensor) -> _Numbers:
-        ahead = [time - 1 for time in chosen_times(times, part)]
         errors = {name: [(one.prediction - part[:, 1:]).square() for one in own] for name, own in seen.items()}
-        return {("mse", name): [numbers(one.mean(2)[:, ahead]) for one in own] for name, own in errors.items()}
+        return {("mse", name): [numbers(one.mean(2)) for one in own] for name, own in errors.items()}
 
     found = _by_part("errors_by_time", groups, sequences, (), squares)
     chosen = chosen_times(times, sequences)
     points = [
-        Estimates.of({key: [one[:, at] for one in members] for key, members in found.items()})
-        for at in range(len(chosen))
+        Estimates.of({key: [one[:, time - 1] for one in members] for key, members in found.items()}) for time in chosen
     ]
     return Estimates.over({"t": chosen}, points)
 

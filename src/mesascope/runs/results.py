@@ -81,10 +81,13 @@ class Results(Mapping[str, Stage]):
         made = (entry.get("settings"), entry.get("code")) == (self.settings, self._code())
         return made and os.path.exists(self.folder / f"{name}.npz")
 
+    def missing(self) -> list[str]:
+        """Names of stages whose files do not exist."""
+        return [name for name in self if not os.path.exists(self.folder / f"{name}.npz")]
+
     def is_complete(self) -> bool:
         """True if there are stages, and all their files exist."""
-        names = list(self)
-        return bool(names) and all(os.path.exists(self.folder / f"{name}.npz") for name in names)
+        return len(self) > 0 and not self.missing()
 
     def check(self) -> None:
         """Raise if a stage is damaged or was computed from other settings; missing stages are allowed."""

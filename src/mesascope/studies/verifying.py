@@ -207,9 +207,9 @@ def _within(then: _Record, now: _Record) -> bool:
 
 def _code(study: Study, run: Run) -> list[str]:
     """Missing stages, or changed files of the study if the code hash of some stage differs; empty if neither."""
-    missing = [f"{name}.npz" for name in run.results if not (run.results.folder / f"{name}.npz").exists()]
+    missing = [f"{name}.npz is missing" for name in run.results.missing()]
     if missing:
-        return [f"{', '.join(missing[:_NAMED])} is missing"]
+        return missing[:_NAMED]
     if all(run.results.is_current(name) for name in run.results):
         return []
     commit = run.config.get("git") or ""

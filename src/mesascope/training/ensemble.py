@@ -61,7 +61,7 @@ class History:
             rule = f"be of a training with seeds {self.seeds}"
             refuse("checkpoints", rule, tensors["seeds"].tolist(), "pass another folder")
         kept = [key for key in sorted(tensors) if key.startswith("history/")]
-        self._metrics = {key.rpartition("/")[2]: tensors[key].tolist() for key in kept}
+        self._metrics = {key.split("/", 2)[-1]: tensors[key].tolist() for key in kept}
 
     def table(self) -> Table:
         """One row for each step and member."""
