@@ -284,7 +284,7 @@ def raising(results):
         (lambda r: [[0.1], [0.2, 0.3]], "its reading raises ValueError"),
         (raising, "its reading raises ZeroDivisionError: division by zero"),
         (lambda r: r["y"], "y"),
-        (lambda r: Arrays({"v": FIVE}, v="seed")["w"], "the array must be one of 'v', but is 'w'"),
+        (lambda r: Arrays({"v": FIVE}, v="seed")["w"], "results must contain 'w', but contain 'v': correct the name"),
         (lambda r: (), "its reading returns no numbers"),
         (lambda r: [], "its reading returns no numbers"),
         (lambda r: np.ones((24, 0)), "its reading returns no numbers"),
@@ -390,7 +390,7 @@ def test_estimates_and_arrays_come_back_from_what_a_file_holds():
     back = Arrays.from_arrays(read.to_arrays())
     assert back.axes == read.axes
     np.testing.assert_array_equal(back["eta"], FIVE)
-    with pytest.raises(ArgumentError, match="did you mean 'eta'"):
+    with pytest.raises(ArgumentError, match="results must contain 'etaa', but contain 'eta': correct the name"):
         back["etaa"]
     with pytest.raises(ArgumentError, match="must have a name for each axis"):
         Arrays({"eta": FIVE})

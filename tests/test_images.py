@@ -14,9 +14,10 @@ import torch
 from PIL import Image
 
 from mesascope.data import cache_folder, images
+from mesascope.data.arrays import images_of
 from mesascope.data.files import DownloadError, Source, found
 from mesascope.data.folders import visible_files
-from mesascope.data.image_sets import _images, images_of
+from mesascope.data.image_sets import _images
 from mesascope.errors import ArgumentError
 from mesascope.streams import stream
 from mesascope.tasks import FewShotArrays, FewShotImages
@@ -153,9 +154,8 @@ def test_alphabets_for_training_are_not_those_for_test(folder):
 def test_pictures_of_a_folder_are_read_by_table_and_by_class(folder):
     for place, (name, label) in enumerate((("a.png", "cat"), ("b.jpg", "dog"), ("in/c.png", "cat"))):
         picture(folder / "mine" / "images" / name, 100 * place)
-        for part in ("train", "test"):
-            with (folder / "mine" / f"{part}.csv").open("a") as file:
-                file.write(("filename, label\n" if place == 0 else "") + f"{name}, {label}\n")
+        with (folder / "mine" / "train.csv").open("a") as file:
+            file.write(("filename, label\n" if place == 0 else "") + f"{name}, {label}\n")
     by_table = images("mine", "train", size=4)
     assert by_table.classes == ("cat", "dog")
     assert by_table.labels.tolist() == [0, 1, 0]
@@ -167,6 +167,20 @@ def test_pictures_of_a_folder_are_read_by_table_and_by_class(folder):
     assert by_class.classes == ("cat", "dog")
     assert by_class.pixels[:, 0, 0, 0].tolist() == [150, 50]
     assert by_class.pixels.shape == (2, 3, 6, 6)  # as they are
+
+
+def test_parts_of_a_folder_are_of_one_kind_and_share_no_picture(folder):
+    picture(folder / "mine" / "train" / "cat" / "1.png", 10)
+    picture(folder / "mine" / "test" / "dog" / "1.png", 20, size=7)
+    with pytest.raises(ArgumentError, match=r"size must be given unless .* 7 x 7 in colour"):
+        images("mine")
+    Image.new("L", (6, 6)).save(folder / "mine" / "train" / "cat" / "1.png")
+    assert images("mine", size=4).pixels.shape == images("mine", "test", size=4).pixels.shape == (1, 3, 4, 4)
+    picture(folder / "tables" / "images" / "a.png", 10)
+    for part in ("train", "val"):
+        (folder / "tables" / f"{part}.csv").write_text("filename,label\na.png,cat\n")
+    with pytest.raises(ArgumentError, match=r"must have each picture in one part, but has .*a\.png in several"):
+        images("tables")
 
 
 def test_what_was_decoded_is_kept_until_a_file_changes(folder):
@@ -443,6 +457,19 @@ def test_colour_pictures_of_a_dataset_have_their_channels_first():
     assert torch.equal(images_of(pictures).pixels, torch.as_tensor(pixels))
 
 
+def test_pictures_of_a_dataset_are_read_as_viewers_show_them():
+    grey = Image.fromarray(np.arange(16, dtype=np.uint8).reshape(4, 4))
+    palette = Image.fromarray(np.full((4, 4, 3), (200, 10, 30), dtype=np.uint8)).quantize(4)
+    clear = Image.new("RGBA", (4, 4), (0, 0, 0, 0))
+    found = images_of([(grey, 0), (palette, 1), (clear, 0), (grey.convert("LA"), 1)]).pixels
+    assert found.shape == (4, 3, 4, 4)
+    assert torch.equal(found[0], torch.arange(16, dtype=torch.uint8).reshape(4, 4).expand(3, 4, 4))
+    assert found[1, :, 0, 0].tolist() == [200, 10, 30]
+    assert (found[2] == 255).all()
+    assert torch.equal(found[3], found[0])
+    assert images_of([grey, grey], [0, 1]).pixels.shape == (2, 1, 4, 4)
+
+
 def test_arrays_files_and_datasets_give_the_tasks_of_the_dataset_that_they_hold(tmp_path):
     found = images("digits", "train")
     shape = {"ways": 3, "shots": 2, "queries": 4, "rotations": True}
@@ -462,15 +489,29 @@ def test_arrays_files_and_datasets_give_the_tasks_of_the_dataset_that_they_hold(
             torch.testing.assert_close(mine, right)
 
 
-def test_images_of_ones_own_that_are_no_images_are_refused(unchecked):
+def test_images_of_ones_own_that_are_no_images_are_refused(unchecked, tmp_path):
     pixels = np.zeros((6, 8, 8), dtype=np.uint8)
+    (tmp_path / "junk.npy").write_bytes(b"junk")
+    np.savez(tmp_path / "many.npz", pixels)
     for arguments, sentence in (
         (
             (pixels[:, :4], [0] * 6),
             r"images must have the shape \(n, size, size\) or .* but is \(6, 1, 4, 8\): reshape",
         ),
         ((pixels.astype(np.int64), [0] * 6), "images must be bytes or finite floats, but is 'torch.int64': convert"),
-        ((np.full((6, 8, 8), np.nan), [0] * 6), "images must be bytes or finite floats"),
+        ((np.full((6, 8, 8), np.nan), [0] * 6), "images must be finite in float32, but 384 of 384 numbers are not"),
+        ((np.full((6, 8, 8), 1e39), [0] * 6), "images must be finite in float32, but 384 of 384 numbers are not"),
+        ((pixels[:0], []), r"images must have the shape \(n, size, size\) or .* but is \(0, 1, 8, 8\)"),
+        (([pixels[0], pixels[0, :4]], [0, 1]), "images must be an array, or images of one shape, but list has none"),
+        ((None, [0]), "images must be an array, or images of one shape, but NoneType has none"),
+        ((pixels, None), "labels must be given with an array of images, but is None"),
+        (([], None), "images must be an array, or images of one shape, but list has none"),
+        ((iter([]), None), "images must be a dataset of pairs .* but is list_iterator .*: pass labels"),
+        ((pixels, [0, 0, 0, None, 1, 1]), "labels must be whole numbers or names"),
+        ((pixels, [0, 0, 0, 1, 1, np.nan]), "labels must be whole numbers or names"),
+        ((tmp_path / "images.npy", [0] * 6), "images must be an .npy file of numbers, but .* is not .*No such file"),
+        ((tmp_path / "junk.npy", [0] * 6), "images must be an .npy file of numbers, but .*junk.npy is not"),
+        ((tmp_path / "many.npz", [0] * 6), "images must be an .npy file, with one array, but is .*many.npz"),
         ((pixels, [0] * 5), r"labels must have shape \(6,\), one per image, but is \(5,\)"),
         ((pixels, [0, 0, 0, 1, 1, 1]), "shots must be at most 3 together with queries"),
     ):

@@ -1,16 +1,18 @@
 """Inner and outer loops of MAML's family are what their equations say."""
 
 import copy
+import functools
 import math
+import pickle
 
 import pytest
 import safetensors.torch
 import torch
 from torch import nn
-from torch.nn.functional import mse_loss
+from torch.nn.functional import cross_entropy, mse_loss
 from torch.utils.checkpoint import checkpoint
 
-from mesascope.errors import ArgumentError, MesascopeError
+from mesascope.errors import ArgumentError, MesascopeError, NumericalError
 from mesascope.meta import (
     ANIL,
     BOIL,
@@ -468,7 +470,9 @@ def test_a_method_is_of_one_model_and_of_the_parameters_that_it_began_with():
     torch.testing.assert_close(learner.requires_grad_(False)(tasks.context, tasks.xq), before)
     with pytest.raises(ArgumentError, match=r"method must be new, but is .*: make one per model"):
         MetaLearner(network(), method, stream(0, "masks"))
-    with pytest.raises(ArgumentError, match=r"model must have the parameter 2\.weight that the method began with"):
+    with pytest.raises(
+        ArgumentError, match=r"model must have the parameter 2\.weight \(1, 5\) that the method began with"
+    ):
         method.outer_loss(nn.Linear(3, 1).double(), tasks)
 
 
@@ -478,7 +482,7 @@ def test_what_cannot_be_adapted_to_is_refused():
         method.adapt(network(), tasks.context)
     with pytest.raises(ArgumentError, match=r"model must read inputs \(.*, 3\) of a task, but Linear.* does not"):
         MAML(0.1, 1, loss=mse_loss).outer_loss(nn.Linear(4, 1), episode(2))
-    with pytest.raises(ArgumentError, match=r"model must return predictions of the shape \(.*, 1\) of a task's"):
+    with pytest.raises(ArgumentError, match=r"model must return predictions of the shape \(.*, 1\) of the targets"):
         method.outer_loss(nn.Linear(3, 4).double(), tasks)
 
 
@@ -832,8 +836,136 @@ def test_a_copy_adapted_by_losses_takes_the_inner_steps_of_its_method(method, or
     assert all(one.grad is None for one in model.parameters())
 
 
+def test_copies_leave_modules_under_two_names_and_assigned_buffers_as_they_are():
+    class Counting(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(4, 4)
+            self.twice = nn.Sequential(self.layer, nn.Tanh(), self.layer)
+            self.register_buffer("calls", torch.ones(()))
+
+        def forward(self, x):
+            self.calls = self.calls + 1
+            return self.twice(x) * self.calls
+
+    model, x, y = Counting(), torch.randn(6, 4), torch.randn(6, 4)
+    plain, before = copy.deepcopy(model), copy.deepcopy(model.state_dict())
+    learner = MetaLearner(model, MAML(0.05, 2, loss=mse_loss))
+    task, descent = learner.clone(), torch.optim.SGD(plain.parameters(), 0.05)
+    for _ in range(2):
+        task.adapt(mse_loss(task(x), y))
+        descent.zero_grad()
+        mse_loss(plain(x), y).backward()
+        descent.step()
+    torch.testing.assert_close(task(x), plain(x))
+    assert all(torch.equal(one, before[name]) for name, one in model.state_dict().items())
+    assert isinstance(model.layer.weight, nn.Parameter)
+
+
+@pytest.mark.parametrize("layer", ["attention", "weight norm"])
+def test_second_derivatives_of_copies_are_those_of_the_learner(layer):
+    class Attention(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.own, self.out = nn.MultiheadAttention(4, 2, batch_first=True), nn.Linear(4, 2)
+
+        def forward(self, x):
+            return self.out(self.own(x[None], x[None], x[None], need_weights=False)[0][0])
+
+    weighted = nn.utils.parametrizations.weight_norm(nn.Linear(4, 5))
+    model = Attention() if layer == "attention" else nn.Sequential(weighted, nn.Tanh(), nn.Linear(5, 2))
+    learner = MetaLearner(model.double(), MAML(0.2, 2, order=2, loss=mse_loss))
+    x, y, xq, yq = (torch.randn(1, 6, width, dtype=torch.float64) for width in (4, 2, 4, 2))
+    task = learner.clone()
+    for _ in range(2):
+        task.adapt(mse_loss(task(x[0]), y[0]))
+    own = torch.autograd.grad(mse_loss(task(xq[0]), yq[0]), list(learner.parameters()))
+    expected = torch.autograd.grad(learner.loss(Episode(Context(x, y), xq, yq)), list(learner.parameters()))
+    for found, right in zip(own, expected, strict=True):
+        torch.testing.assert_close(found, right)
+
+
+def test_a_copy_of_a_frozen_module_adapts_all_its_parameters():
+    learner = MetaLearner(nn.Linear(3, 1).requires_grad_(False), MAML(0.1, 1, loss=mse_loss))
+    task, x, y = learner.clone(), torch.randn(5, 3), torch.randn(5, 1)
+    task.adapt(mse_loss(task(x), y))
+    torch.testing.assert_close(task(x), learner(Context(x, y), x))
+
+
+def test_an_outer_loss_is_the_mean_over_all_leading_axes(unchecked):
+    learner = MetaLearner(nn.Linear(4, 3), MAML(0.1, 2))
+    x, xq = torch.randn(2, 5, 6, 4), torch.randn(2, 5, 7, 4)
+    y, yq = (torch.eye(3)[torch.randint(3, one.shape[:-1])] for one in (x, xq))
+    flat = Episode(Context(x.flatten(0, 1), y.flatten(0, 1)), xq.flatten(0, 1), yq.flatten(0, 1))
+    torch.testing.assert_close(learner.loss(Episode(Context(x, y), xq, yq)), learner.loss(flat))
+    losses = [learner.loss(flat.map(lambda part, task=task: part[task])) for task in range(10)]
+    torch.testing.assert_close(learner.loss(flat), torch.stack(losses).mean())
+    torch.testing.assert_close(learner.loss(flat._replace(yq=flat.yq.argmax(-1))), learner.loss(flat))
+    for wrong, sentence in (
+        (flat._replace(yq=flat.yq[:4]), "yq must have one row for each query"),
+        (flat._replace(yq=flat.yq[:, :6]), "yq must have one row for each query"),
+        (
+            flat._replace(xq=flat.xq[:, :0], yq=flat.yq[:, :0]),
+            "yq must have one row for each query, and xq at least one",
+        ),
+        (
+            flat._replace(context=Context(*(part[:, :0] for part in flat.context))),
+            "context must have at least one pair",
+        ),
+        (flat._replace(yq=flat.yq[..., 0]), r"model must return predictions of the shape \(10, 7\) of the targets"),
+        (tuple(flat), "episode must be of type Episode"),
+    ):
+        with pytest.raises(MesascopeError, match=sentence):
+            learner.loss(wrong)
+
+
+def test_losses_that_give_no_number_or_no_gradient_are_refused(unchecked):
+    x, y = torch.randn(5, 3), torch.randn(5, 1)
+    for loss, sentence in (
+        (cross_entropy, "loss must not be cross_entropy for a single target"),
+        (functools.partial(mse_loss, reduction="none"), r"loss must return a tensor with one number, but is \(5, 1\)"),
+        (lambda scores, y: 1.0, "loss must return a tensor with one number, but is 'float'"),
+        (nn.CrossEntropyLoss, "loss must (take predictions|return a tensor)"),
+        (lambda scores, y: torch.ones(()), "loss must depend on the model's parameters"),
+        (
+            lambda scores, y: scores @ y,
+            r"loss must take predictions \(5, 1\) and targets \(5, 1\) of torch.float32, but",
+        ),
+    ):
+        with pytest.raises(ArgumentError, match=sentence):
+            MAML(0.1, 1, loss=loss).adapt(nn.Linear(3, 1), Context(x, y))
+    with pytest.raises(ArgumentError, match=r"loss must take predictions .* but cross_entropy does not"):
+        MAML(0.1, 1).adapt(nn.Linear(3, 2), Context(x, torch.tensor([0, 1, 2, 0, 1])))
+    with pytest.raises(NumericalError, match="inner steps must stay finite, but weight does not within 9 steps"):
+        MAML(1e9, 9, loss=mse_loss).adapt(nn.Linear(3, 1), Context(x, y))
+    with pytest.raises(ArgumentError, match="start must be the parameters"):
+        MAML(0.1, 1, loss=mse_loss).adapt(nn.Linear(3, 1), Context(x, y), {"other": torch.ones(1)})
+
+
+class Mixed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.one, self.two = nn.Linear(4, 4), nn.Linear(4, 2).double()
+
+    def forward(self, x):
+        return self.two(self.one(x).tanh().double()).to(x)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_learners_are_pickled_and_have_parameters_of_several_dtypes(method):
+    learner = MetaLearner(Mixed(), method(0.1, 2))
+    again, y = pickle.loads(pickle.dumps(learner)), torch.eye(2)[torch.randint(2, (2, 3, 6))]
+    tasks = Episode(Context(torch.randn(3, 6, 4), y[0]), torch.randn(3, 6, 4), y[1])
+    for one in (learner, again):
+        torch.manual_seed(0)
+        one.loss(tasks).backward()
+    for one, other in zip(learner.parameters(), again.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, other.grad)
+
+
 def test_a_loss_that_cannot_adapt_a_copy_is_refused(unchecked):
-    task = MetaLearner(nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2)), SparseMAML(0.1, steps=1)).clone()
+    learner = MetaLearner(nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2)), SparseMAML(0.1, steps=1))
+    task = learner.clone()
     before = task._model[1].running_mean.clone()
     found = task(torch.randn(5, 3))
     assert torch.equal(task._model[1].running_mean, before)
@@ -841,6 +973,8 @@ def test_a_loss_that_cannot_adapt_a_copy_is_refused(unchecked):
         (found.square(), r"loss must be one number, but is \(5, 2\): average it"),
         (found.mean() * math.nan, "loss must be finite, but is nan: check the task"),
         (torch.tensor(1.0), "loss must depend on predictions of this copy"),
+        (learner.clone()(torch.randn(5, 3)).mean(), "loss must depend on predictions of this copy"),
+        (learner.model(torch.randn(5, 3)).mean(), "loss must depend on predictions of this copy"),
         (torch.ones(3, requires_grad=True).sum(), "loss must depend on predictions of this copy, but is 3.0"),
     ):
         with pytest.raises(ArgumentError, match=sentence):

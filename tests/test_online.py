@@ -7,7 +7,7 @@ import pytest
 import torch
 from examples import examples
 
-from mesascope.errors import ArgumentError, ArgumentTypeError
+from mesascope.errors import ArgumentError, ArgumentTypeError, NumericalError
 from mesascope.meta import BayesianDescent, BayesianDescentState, ContinualMAML, MetaLearnerConfig, OnlineDescent
 from mesascope.nets import ClassifierConfig
 from mesascope.records import from_record, to_record
@@ -312,3 +312,25 @@ def test_the_loop_trains_it():
 def test_wrong_arguments_are_refused(settings, message):
     with pytest.raises(ArgumentError, match=message):
         BayesianDescent(NET, **settings) if settings.keys() & {"spread", "rate", "samples"} else continual(**settings)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_indices_are_classes_and_batches_that_cannot_be_learned_are_refused(name, unchecked):
+    one, other = METHODS[name]().state(0), METHODS[name]().state(0)
+    for x, y in (STREAM.stream(3, 0)(step) for step in range(3)):
+        assert one.update(Context(x, y)) == pytest.approx(other.update(Context(x, y.argmax(-1))))
+    for batch, error, sentence in (
+        ((x, y), ArgumentTypeError, "context must be of type Context"),
+        (Context(x[:0], y[:0]), ArgumentError, r"context must be \(n, dx\) and \(n, dy\)"),
+        (Context(x, y[:3]), ArgumentError, r"context must be \(n, dx\) and \(n, dy\)"),
+        (Context(x, y[:, :3]), ArgumentError, "must"),
+        (Context(x, y.argmax(-1) + 9), ArgumentError, "net must return a score for each class of targets"),
+        (Context(x * torch.nan, y), NumericalError, "the data must be finite"),
+    ):
+        with pytest.raises(error, match=sentence):
+            one.update(batch)
+    assert one.update(Context(x, y)) == pytest.approx(other.update(Context(x, y)))
+    with pytest.raises(ArgumentError, match="start must be weights of this network"):
+        METHODS[name]().state(0, start={"other": x})
+    with pytest.raises(ArgumentError, match="device must be one that torch can use here"):
+        METHODS[name]().state(0, device="nowhere")

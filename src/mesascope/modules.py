@@ -88,7 +88,7 @@ def fill(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
 
 
 def run_with(
-    module: nn.Module, tensors: Mapping[str, Tensor], inputs: tuple[Any, ...]
+    module: nn.Module, tensors: Mapping[str, Tensor], inputs: tuple[Any, ...], named: Mapping[str, Any] | None = None
 ) -> tuple[Any, dict[str, Tensor]]:
     """Call a module with ``tensors`` in place of its own, and restore it afterwards, even after errors.
 
@@ -125,7 +125,7 @@ def run_with(
             part.sparse = False
         torch.backends.mha.set_fastpath_enabled(False)
         with _without_checkpoints(module):
-            output = module(*inputs)
+            output = module(*inputs, **(named or {}))
         after = dict(module.named_buffers())
         return output, {name: after[name] for name in tensors if name in after and after[name] is not tensors[name]}
     finally:

@@ -103,7 +103,7 @@ CALLS = {
     "open_run(r).network('layer', '0')": "seed must be an integer, but is '0'",
     "open_run(r).results['weigths']": "{r}/results/weigths.npz must be a stage of the run (layer, comparison, w",
     "open_run(r).results[None]": "{r}/results/None.npz must be a stage of the run (layer, comparison, weights), but",
-    "open_run(r).results['weights']['nrm']": "the array must be one of 'norm', but is 'nrm': did you mean 'norm'?",
+    "open_run(r).results['weights']['nrm']": "results must contain 'nrm', but contain 'norm': correct",
     "open_run(r).results['comparison']['mse', 'nobody']": "the quantity must be one of",
     "open_run(r).figure_svg('trainin')": "{r}/figures/trainin.svg must exist in a run directory",
     "open_run(r).append_metrics([{**ROW, 'mse': math.nan}])": "a row of metrics must have a training, a step, a seed",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gzip
 import hashlib
@@ -21,32 +22,24 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch.nn import functional
 
+from mesascope.data.arrays import Images, as_shown, is_grey
 from mesascope.data.files import Source, cache_folder, found
 from mesascope.data.folders import folder_of, is_hidden, pictures_of, state_of
-from mesascope.errors import ArgumentError, refuse, require_choice, require_count, require_instance, require_package
+from mesascope.errors import ArgumentError, require_choice, require_count, require_instance, require_package
 from mesascope.files import replacing
 from mesascope.progress import tracked
-from mesascope.shapes import Int, Tensor
+from mesascope.shapes import Tensor
 
 PARTS = ("train", "validation", "test")
 _TEN = tuple("0123456789")
 _AT_ONCE = 4096  # images to resize per batch
 _KEPT = 16  # number of (dataset, part, size) results kept in memory
-_GREY = ("1", "L", "LA", "I", "I;16", "I;16B")  # Pillow's modes without colour
-_DECODER = 3  # version of the decoder; cache files of older versions are ignored
+_DECODER = 4  # version of the decoder; cache files of older versions are ignored
 _MNIST = "https://ossci-datasets.s3.amazonaws.com/mnist/"
 _FASHION = "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/"
 _OMNIGLOT = "https://github.com/brendenlake/omniglot/raw/master/python/"
 _IDX = ("train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz", "t10k-images-idx3-ubyte.gz",
         "t10k-labels-idx1-ubyte.gz")  # fmt: skip
-
-
-class Images(NamedTuple):
-    """Images and their classes: ``pixels (images, channels, size, size)`` are bytes (255: white) or your own floats."""
-
-    pixels: Tensor
-    labels: Int[Tensor, " images"]
-    classes: tuple[str, ...]
 
 
 def images(dataset: str, part: str = "train", size: int | None = None) -> Images:
@@ -73,8 +66,9 @@ def images(dataset: str, part: str = "train", size: int | None = None) -> Images
       and the last 20 % for test, as in miniImageNet.
 
     Hidden files are skipped. Pictures are rotated by their EXIF orientation; transparent parts become white. There is
-    one channel if all pictures are grey, otherwise three. A folder is reloaded if files are added, removed or renamed;
-    files overwritten in place are reloaded by the next process.
+    one channel if the pictures of all parts are grey, otherwise three. A folder is reloaded if files are added, removed
+    or renamed; files overwritten in place are reloaded by the next process. Tasks share the tensors that are returned:
+    clone them before changing them in place.
 
     Args:
         part: train, validation or test.
@@ -94,37 +88,6 @@ def images(dataset: str, part: str = "train", size: int | None = None) -> Images
         require_count("size", size)
     place = dataset if dataset in DATASETS else folder_of(dataset)
     return _images(place, part, size, () if isinstance(place, str) else state_of(place))
-
-
-def images_of(found: Any, labels: Any = None) -> Images:
-    """Images and classes from arrays, from the path of an .npy file, or from a dataset of pairs (image, label).
-
-    Raises:
-        ArgumentError: shapes or dtypes are not those of `mesascope.tasks.FewShotArrays`.
-    """
-    if isinstance(found, str | Path):
-        found = np.load(found, allow_pickle=False)
-    if labels is None:
-        pairs = [found[index] for index in range(len(found))]
-        found, labels = np.stack([_channels_first(one[0]) for one in pairs]), [one[1] for one in pairs]
-    pixels = torch.as_tensor(found)
-    pixels = pixels[:, None] if pixels.ndim == 3 else pixels
-    classes, index = np.unique(np.asarray(labels), return_inverse=True)
-    if pixels.ndim != 4 or pixels.shape[-1] != pixels.shape[-2]:
-        rule = "have the shape (n, size, size) or (n, channels, size, size)"
-        refuse("images", rule, tuple(pixels.shape), "reshape them")
-    if pixels.dtype != torch.uint8 and not (pixels.is_floating_point() and pixels.isfinite().all()):
-        refuse("images", "be bytes or finite floats", str(pixels.dtype), "convert them")
-    pixels = pixels.float() if pixels.is_floating_point() else pixels
-    if index.shape != (len(pixels),):
-        refuse("labels", f"have shape ({len(pixels)},), one per image", tuple(index.shape), "pass one class per image")
-    return Images(pixels, torch.as_tensor(index), tuple(map(str, classes)))
-
-
-def _channels_first(image: Any) -> np.ndarray:
-    """Pixels of an image; a colour picture of PIL has its channels last."""
-    pixels = np.asarray(image)
-    return np.moveaxis(pixels, -1, 0) if hasattr(image, "getbands") and pixels.ndim == 3 else pixels
 
 
 @functools.lru_cache(_KEPT)
@@ -197,31 +160,43 @@ def _omniglot(part: str) -> Images:
 
 def _decoded(data: bytes | Path, mode: str, size: int | None = None) -> np.ndarray:
     """Decode a picture as viewers show it, in one of Pillow's modes."""
-    from PIL import Image, ImageOps
+    from PIL import Image
 
     with Image.open(io.BytesIO(data) if isinstance(data, bytes) else data) as picture:
-        ImageOps.exif_transpose(picture, in_place=True)
-        if picture.mode.startswith("I"):  # 16 bits: keep the upper eight
-            picture = Image.fromarray((np.asarray(picture) >> 8).astype(np.uint8))
-        if picture.mode[-1:] in "Aa" or "transparency" in picture.info:
-            picture = Image.alpha_composite(Image.new("RGBA", picture.size, "white"), picture.convert("RGBA"))
-        picture = picture.convert(mode)
-        return np.asarray(picture if size is None else picture.resize((size, size), Image.Resampling.BILINEAR))
+        shown = as_shown(picture).convert(mode)
+        return np.asarray(shown if size is None else shown.resize((size, size), Image.Resampling.BILINEAR))
 
 
 def _of_folder(folder: Path, part: str, size: int | None) -> Images:
     """Read the pictures of a folder, or their decoded pixels from the cache if no file has changed."""
     paths, names = pictures_of(folder, part)
     classes, labels = np.unique(names, return_inverse=True)
-    state = [[str(path), path.stat().st_size, path.stat().st_mtime_ns] for path in paths]
-    key = hashlib.sha256(json.dumps([_DECODER, size, state]).encode()).hexdigest()[:16]
+    every = _of_all_parts(folder)
+    state = [[str(path), path.stat().st_size, path.stat().st_mtime_ns] for path in every]
+    key = hashlib.sha256(json.dumps([_DECODER, part, size, state]).encode()).hexdigest()[:16]
     kept = cache_folder() / "decoded" / f"{key}.safetensors"
     try:
         pixels = load_file(kept)["pixels"]
     except (OSError, SafetensorError, KeyError):  # missing or damaged
-        pixels = _all_decoded(paths, size)
+        pixels = _all_decoded(paths, every, size)
         _keep(kept, pixels)
     return Images(pixels, torch.as_tensor(labels).long(), tuple(map(str, classes)))
+
+
+def _of_all_parts(folder: Path) -> list[Path]:
+    """Pictures of all parts that the folder has; raise if a picture is in several."""
+    every: set[Path] = set()
+    for part in PARTS:
+        paths: list[Path] = []
+        with contextlib.suppress(ArgumentError):  # raised where that part is loaded
+            paths, _ = pictures_of(folder, part)
+        if twice := every.intersection(paths):
+            raise ArgumentError(
+                f"{folder} must have each picture in one part, but has {min(twice)} in several: remove it from all but "
+                "one of their tables."
+            )
+        every.update(paths)
+    return sorted(every)
 
 
 def _keep(path: Path, pixels: Tensor) -> None:
@@ -236,11 +211,11 @@ def _keep(path: Path, pixels: Tensor) -> None:
         )
 
 
-def _all_decoded(paths: list[Path], size: int | None) -> Tensor:
-    """Pixels ``(pictures, channels, size, size)``, with one channel if all pictures are grey."""
-    looks = [_read(path, _look) for path in paths]
+def _all_decoded(paths: list[Path], every: list[Path], size: int | None) -> Tensor:
+    """Pixels ``(pictures, channels, size, size)``, with one channel if the pictures of all parts are grey."""
+    looks = [_read(path, _look) for path in every]
     if size is None:
-        size = _side(paths, looks)
+        size = _side(every, looks)
     mode, channels = ("L", 1) if all(look.grey for look in looks) else ("RGB", 3)
     pixels = torch.empty(len(paths), size, size, channels, dtype=torch.uint8)
     for index in tracked(range(len(paths)), "pictures"):
@@ -264,11 +239,7 @@ def _look(path: Path) -> _Look:
     from PIL import Image
 
     with Image.open(path) as picture:
-        grey = picture.mode in _GREY
-        if picture.mode == "P":
-            colours = np.reshape(picture.getpalette("RGB") or [], (-1, 3))
-            grey = bool((colours == colours[:, :1]).all())
-        return _Look(*picture.size, grey)
+        return _Look(*picture.size, is_grey(picture))
 
 
 def _side(paths: list[Path], looks: list[_Look]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
 import itertools
 import json
@@ -38,7 +39,12 @@ class Arrays(Tabular, Mapping[str, np.ndarray]):
                 )
 
     def __getitem__(self, name: str) -> np.ndarray:
-        require_choice("the array", name, self._arrays)
+        if name not in self._arrays:
+            near = difflib.get_close_matches(str(name), self, n=1)
+            raise ArgumentError(
+                f"results must contain {name!r}, but contain {_listed(map(repr, near or sorted(self)))}: correct the name, "
+                "or run the study again, with settings that measure it."
+            )
         return self._arrays[name]
 
     def __iter__(self) -> Iterator[str]:

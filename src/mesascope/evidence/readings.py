@@ -113,7 +113,10 @@ class StageReading:
     def __call__(self, results: Results) -> Any:
         """Return the stage, reduced to the selected cases."""
         if self.name not in (known := [*results]) and known:
-            raise ArgumentError(f"the run has no stage {self.name}, which the study measures now: run it again.")
+            raise ArgumentError(
+                f"results must contain the stage {self.name}, but do not: run the study again, with settings that "
+                "measure it."
+            )
         found = results[self.name]
         for choose in self.chosen:
             found = found.where(choose(found.cases))

@@ -33,7 +33,6 @@ from .maml import (
     ExpMAML as ExpMAML,
     MetaSGD as MetaSGD,
     SparseMAML as SparseMAML,
-    SparseMAMLPlus as SparseMAMLPlus,
     SparseReLUMAML as SparseReLUMAML,
 )
 from .modulation import MODULATIONS as MODULATIONS, Modulation as Modulation, binary as binary
@@ -45,4 +44,9 @@ from .online import (
     OnlineDescent as OnlineDescent,
     OnlineDescentState as OnlineDescentState,
 )
-from .preconditioning import MetaCurvature as MetaCurvature, MTNet as MTNet, Shrinkage as Shrinkage
+from .preconditioning import (
+    MetaCurvature as MetaCurvature,
+    MTNet as MTNet,
+    Shrinkage as Shrinkage,
+    SparseMAMLPlus as SparseMAMLPlus,
+)

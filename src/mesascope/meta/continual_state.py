@@ -81,9 +81,10 @@ class ContinualState(Generic[Module]):
     @guarded
     def update(self, batch: ContinualBatch) -> Metrics:
         """Learn from a batch, and return the ``loss`` that the method's ``learn`` returns."""
+        self._check(batch)
         self._at.generators = [stream(seed, "continual", self.step) for seed in self.seeds]
-        rule = "members must learn examples of {} numbers in classes up to {}, also one at a time"
-        words = in_words(self.ensemble.module, lambda: rule.format(batch.x.shape[-1], int(batch.y.max())))
+        rule = "members must learn examples of {} numbers in classes {} to {}, also one at a time"
+        words = in_words(self.ensemble.module, lambda: rule.format(batch.x.shape[-1], *map(int, batch.y.aminmax())))
         with drawing_from(self.seeds[0], "model", self.step, batch.x.device), words:
             losses = self.method.learn(self._at, *batch).cpu()  # one transfer from the device
         self.step += 1
@@ -120,6 +121,14 @@ class ContinualState(Generic[Module]):
         self.step = int(tensors["step"])
         self._diverged = tensors.get("diverged", torch.zeros(len(self.ensemble), dtype=torch.long)).tolist()
 
+    def _check(self, batch: ContinualBatch) -> None:
+        require_instance("batch", batch, ContinualBatch, "make one with batch_of, say")
+        x, y, _ = batch
+        if x.ndim < 3 or not x.numel() or y.shape != x.shape[:2] or len(x) != len(self.seeds) or y.dtype != torch.int64:
+            rule = f"have examples x ({len(self.seeds)}, n, d) and their classes y ({len(self.seeds)}, n) as int64"
+            shapes = f"x {tuple(x.shape)}, y {tuple(y.shape)} {y.dtype}"
+            refuse("batch", rule, shapes, "pass a batch of each member's stream")
+
     def _parts(self) -> dict[str, dict[str, Tensor]]:
         weights = self.ensemble.weights | dict(zip(self._learned, self._at.weights, strict=True))
         rates = dict(zip(self._learned, self._at.rates, strict=False))  # some methods have no rates
@@ -144,6 +153,9 @@ def batch_of(tasks: Episode, step: int, size: int, passes: int = 1) -> Continual
         size: number of examples of each member; must divide n.
     """
     size, passes = require_count("size", size), require_count("passes", passes)
+    require_instance("tasks", tasks, Episode)
+    if tasks.context.x.ndim != 4:
+        refuse("tasks", "be (members, tasks, n, d)", tuple(tasks.context.x.shape), "add a first axis of members")
     count = tasks.context.x.shape[2]
     if count % size:
         refuse("size", f"divide the {count} examples of a task", size, "pass another")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -13,9 +14,10 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
 from torch.overrides import TorchFunctionMode
 
-from mesascope.errors import ArgumentError, MesascopeError
+from mesascope.errors import ArgumentError, MesascopeError, refuse, require_instance
 from mesascope.modules import at_once, hooks_count, out_of_memory, require_initialised, run_with
 from mesascope.shapes import Float, Tensor
+from mesascope.tasks import Context, check_inputs
 from mesascope.tasks.calling import label, require_tensor
 
 BATCH_STATS = ("transductive", "support", "running")
@@ -25,8 +27,7 @@ class Copies:
     """A module with separate parameters and buffers for each task.
 
     vmap runs the tasks in parallel. Modules that vmap cannot run, or would slow down (convolutions on CPU), run task by
-    task. Calls that are differentiated ``twice`` use slower operations for attention, recurrent layers and weight norm:
-    torch's fused ones have no second derivative or a wrong one.
+    task. Calls that are differentiated ``twice`` use the operations of `differentiable`.
     """
 
     def __init__(self, model: nn.Module, tasks: int, norms: list[_BatchNorm], twice: bool) -> None:
@@ -37,7 +38,7 @@ class Copies:
 
     def __call__(self, phi: Mapping[str, Tensor], x: Float[Tensor, "tasks n dx"]) -> Float[Tensor, "tasks n dy"]:
         """Predictions of each task's copy, with parameters ``(tasks, ...)``."""
-        with in_words(self.model, lambda: f"model must read inputs {tuple(x.shape[1:])} of a task"), self._operations():
+        with in_words(self.model, lambda: f"model must read inputs {tuple(x.shape[1:])} of a task"), self._calls():
             if not self.together:
                 return self._in_turn(phi, x)
             state = {**phi, **{name: one.clone() for name, one in self.buffers.items()}}
@@ -59,19 +60,8 @@ class Copies:
         after = {name: one.detach() for name, one in (state | replaced).items() if name in self.buffers}
         return require_tensor(self.model, answer), after
 
-    @contextmanager
-    def _operations(self) -> Iterator[None]:
-        if not self.twice:
-            yield
-            return
-        recurs = any(isinstance(part, nn.RNNBase) for part in self.model.modules())
-        before = torch.backends.cudnn.enabled  # cudnn.flags would also read TF32, which studies set in another way
-        torch.backends.cudnn.enabled = before and not recurs
-        try:
-            with sdpa_kernel(SDPBackend.MATH), _WeightNormByFormula():
-                yield
-        finally:
-            torch.backends.cudnn.enabled = before
+    def _calls(self) -> AbstractContextManager[None]:
+        return differentiable(self.model) if self.twice else nullcontext()
 
     def alone(self, phi: Mapping[str, Tensor], x: Float[Tensor, "n dx"]) -> Float[Tensor, "n dy"]:
         """Predictions of the copy of a single task."""
@@ -90,8 +80,29 @@ class Copies:
 
 
 @contextmanager
-def in_words(module: nn.Module, rule: Callable[[], str]) -> Iterator[None]:
-    """Reword torch's errors within this context as an `ArgumentError` that starts with ``rule()``."""
+def differentiable(model: nn.Module) -> Iterator[None]:
+    """Within this context, calls of ``model`` have second derivatives.
+
+    Attention, recurrent layers and weight norm use slower operations: torch's fused ones have no second derivative or a
+    wrong one.
+    """
+    recurs = any(isinstance(part, nn.RNNBase) for part in model.modules())
+    before = torch.backends.cudnn.enabled  # cudnn.flags would also read TF32, which studies set in another way
+    torch.backends.cudnn.enabled = before and not recurs
+    try:
+        with sdpa_kernel(SDPBackend.MATH), _WeightNormByFormula():
+            yield
+    finally:
+        torch.backends.cudnn.enabled = before
+
+
+@contextmanager
+def in_words(model: Any, rule: Callable[[], str]) -> Iterator[None]:
+    """Reword torch's errors within this context as an `ArgumentError` that starts with ``rule()``.
+
+    Args:
+        model: module or function that is named in the sentence.
+    """
     try:
         yield
     except MesascopeError:
@@ -99,7 +110,7 @@ def in_words(module: nn.Module, rule: Callable[[], str]) -> Iterator[None]:
     except (RuntimeError, IndexError, ValueError) as error:
         if out_of_memory(error):
             raise
-        raise ArgumentError(f"{rule()}, but {label(module)} does not ({error}): build it for these.") from error
+        raise ArgumentError(f"{rule()}, but {label(model)} does not ({error}): build it for these.") from error
 
 
 @contextmanager
@@ -120,6 +131,38 @@ def copies_of(model: nn.Module, tasks: int, batch_stats: str, twice: bool = Fals
     finally:
         for norm, training in zip(norms, before, strict=True):
             norm.training = training
+
+
+def check_task(context: Context) -> None:
+    """Raise unless a context is one task's: inputs ``(n, ...)`` and as many targets ``(n,)`` or ``(n, dy)``, n > 0."""
+    require_instance("context", context, Context, "pass Context(x, y)")
+    for part in context:
+        require_instance("context", part, Tensor, "pass tensors")
+    x, y = context
+    if x.ndim < 2 or y.ndim not in (1, 2) or not 0 < len(x) == len(y):
+        refuse("context", "be (n, dx) and (n, dy)", (tuple(x.shape), tuple(y.shape)), "pass one task's")
+
+
+def tasks_of(context: Context, xq: Tensor) -> tuple[Context, Tensor]:
+    """Contexts and queries with any leading axes, or none, as a batch with one first axis of tasks."""
+    check_inputs(context, xq)
+    lead = xq.ndim - 2
+    if not context.x.shape[-2]:
+        refuse("context", "have at least one pair", tuple(context.x.shape), "pass a longer one")
+    x, y, xq = (one.reshape(math.prod(one.shape[:lead]), *one.shape[lead:]) for one in (*context, xq))
+    return Context(x, y), xq
+
+
+@contextmanager
+def recording() -> Iterator[None]:
+    """Record gradients within this context, in any of torch's modes."""
+    with torch.inference_mode(False), torch.enable_grad():
+        yield
+
+
+def plain_tensors(*tensors: Tensor) -> list[Tensor]:
+    """Tensors that autograd can save: copies of inference-mode tensors, other tensors unchanged."""
+    return [one.clone() if one.is_inference() else one for one in tensors]
 
 
 def _normalised_by(count: int) -> Callable[[_BatchNorm, tuple[Tensor], Tensor], Tensor]:

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import nn
-from torch.func import functional_call
 from torch.nn.functional import cross_entropy, mse_loss
 
 from mesascope.errors import ArgumentTypeError, refuse, require_choice, require_instance
-from mesascope.meta.maml import ANIL, BOIL, MAML, ExpMAML, MetaSGD, SparseMAML, SparseMAMLPlus, SparseReLUMAML
-from mesascope.meta.preconditioning import MetaCurvature, MTNet, Shrinkage
+from mesascope.meta.copies import differentiable, recording, tasks_of
+from mesascope.meta.maml import ANIL, BOIL, MAML, ExpMAML, MetaSGD, SparseMAML, SparseReLUMAML
+from mesascope.meta.preconditioning import MetaCurvature, MTNet, Shrinkage, SparseMAMLPlus
+from mesascope.modules import run_with
 from mesascope.nets import ClassifierConfig
 from mesascope.nets.pretrained import Pretrained
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 from mesascope.streams import stream
-from mesascope.tasks import Context, Episode, check_inputs
+from mesascope.tasks import Context, Episode
 from mesascope.training import Ensemble
 from mesascope.validate import Positive, Whole
 
@@ -38,7 +40,7 @@ class MetaLearner(Pretrained):
 
     Args:
         model: a module from inputs ``(n, dx)`` to predictions ``(n, dy)``; it is neither subclassed nor patched.
-        method: `MAML` or a subclass.
+        method: `MAML` or a subclass; one that has started for another model of these shapes shares its learned numbers.
         generator: draws the initial values of the method's learned numbers (see `Modulation`); with seed 0 if None.
 
     >>> from mesascope.meta import SparseMAML
@@ -66,13 +68,11 @@ class MetaLearner(Pretrained):
 
     def forward(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "*batch m dy"]:
         """Predictions of each task's queries, with gradients in train() mode."""
-        check_inputs(context, xq)
-        lead = xq.shape[:-2]
-        x, y, queries = (part.reshape(-1, *part.shape[-2:]) for part in (*context, xq))
-        if not len(queries):
-            return queries.new_zeros(*lead, xq.shape[-2], context.y.shape[-1])
-        answers = self.method.predicted(self.model, Context(x, y), queries)
-        found = answers.reshape(*lead, *answers.shape[1:])
+        tasks, queries = tasks_of(context, xq)
+        if not queries.shape[0] * queries.shape[1]:
+            return queries.new_zeros(*xq.shape[:-1], context.y.shape[-1])
+        answers = self.method.predicted(self.model, tasks, queries)
+        found = answers.reshape(*xq.shape[:-2], *answers.shape[1:])
         return found if self.training else found.detach()
 
     def loss(self, episode: Episode) -> Float[Tensor, ""]:
@@ -111,11 +111,18 @@ class TaskCopy:
     def __init__(self, model: nn.Module, method: MAML) -> None:
         self._model, self._method, self._factors = model, method, method.factors(model)
         self._buffers = {name: one.clone() for name, one in model.named_buffers()}
-        self.parameters: dict[str, Tensor] = dict(method.adapted(model))
+        with recording():  # views, so that only losses of this copy depend on them
+            self.parameters: dict[str, Tensor] = {
+                name: one.view_as(one) if one.requires_grad else one.detach().clone().requires_grad_()
+                for name, one in method.adapted(model).items()
+            }
         """Adapted parameters phi by name; other parameters are the module's own."""
 
     def __call__(self, *inputs: Any, **named: Any) -> Any:
-        return functional_call(self._model, (self.parameters, self._buffers), inputs, named)
+        with differentiable(self._model) if self._method.order == 2 else nullcontext():
+            answer, replaced = run_with(self._model, {**self.parameters, **self._buffers}, inputs, named)
+        self._buffers |= {name: one.detach() for name, one in replaced.items()}
+        return answer
 
     def adapt(self, loss: Float[Tensor, ""]) -> None:
         """Take an inner step on a loss of this copy's predictions: phi <- phi - factor o grad loss.

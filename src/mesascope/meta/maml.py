@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -13,6 +12,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 
 from mesascope.errors import (
+    NumericalError,
     refuse,
     require_callable,
     require_choice,
@@ -21,15 +21,23 @@ from mesascope.errors import (
     require_number,
     shown,
 )
-from mesascope.meta.copies import BATCH_STATS, Copies, copies_of
+from mesascope.meta.copies import (
+    BATCH_STATS,
+    Copies,
+    check_task,
+    copies_of,
+    in_words,
+    plain_tensors,
+    recording,
+    tasks_of,
+)
 from mesascope.meta.modulation import MODULATIONS, Modulation, binary
 from mesascope.modes import guarded
 from mesascope.modules import names_of, require_initialised
 from mesascope.shapes import Float, Tensor
 from mesascope.streams import stream
-from mesascope.tasks import Context, Episode, check_inputs
+from mesascope.tasks import Context, Episode
 from mesascope.training.finite import check_data
-from mesascope.training.randomness import drawing_from
 
 # Parameters by name.
 Parameters = Mapping[str, Tensor]
@@ -77,10 +85,12 @@ class MAML(nn.Module):
             require_choice("adapt", adapt, ("all", "head", "body"))
         require_choice("batch_stats", batch_stats, BATCH_STATS)
         require_callable("loss", loss)
+        require_instance("norms", norms, bool)
         self.which, self.norms, self.batch_stats, self.loss = adapt, norms, batch_stats, loss
         self.numbers = nn.ParameterDict()
         self.names: tuple[str, ...] | None = None
         """Names of the adapted parameters; None before `start`."""
+        self.shapes: dict[str, torch.Size] = {}
 
     def start(self, model: nn.Module, generator: torch.Generator) -> None:
         """Draw the initial numbers m of the `Modulation` for the parameters of a model.
@@ -102,10 +112,11 @@ class MAML(nn.Module):
         require_initialised("model", model)
         every = dict(model.named_parameters())
         if self.names is not None:
-            lost = [name for name in self.names if name not in every]
-            if lost:
-                rule = f"have the parameter {lost[0]} that the method began with"
-                refuse("model", rule, sorted(every), "make a method per model")
+            for name, shape in self.shapes.items():
+                if name not in every or every[name].shape != shape:
+                    rule = f"have the parameter {name} {tuple(shape)} that the method began with"
+                    has = {name: tuple(one.shape) for name, one in every.items()}
+                    refuse("model", rule, has, "make a method per model")
             return {name: every[name] for name in self.names}
         parameters = {name: one for name, one in every.items() if one.requires_grad} or every
         if not parameters:
@@ -154,20 +165,29 @@ class MAML(nn.Module):
 
         Args:
             start: adapted parameters to start from, instead of the model's.
+
+        Raises:
+            NumericalError: the context is not finite, or the steps diverge.
         """
         require_instance("model", model, nn.Module)
-        require_instance("context", context, Context)
-        x, y = context
-        if x.ndim != 2 or y.ndim not in (1, 2) or not 0 < len(x) == len(y):
-            refuse("context", "be (n, dx) and (n, dy)", (tuple(x.shape), tuple(y.shape)), "pass one task's")
+        check_task(context)
         check_data(None, context, False)
-        return self.adapted_to(model, context, start)
+        own = {name: one.shape for name, one in self.adapted(model).items()}
+        if start is not None and {name: one.shape for name, one in start.items()} != own:
+            refuse("start", f"be the parameters {shown(sorted(own))}", sorted(start), "pass what adapt returned")
+        found = self.adapted_to(model, context, start)
+        for name, one in found.items():
+            if not one.isfinite().all():
+                raise NumericalError(
+                    f"inner steps must stay finite, but {name} does not within {self.steps} steps: lower inner_lr."
+                )
+        return found
 
     def adapted_to(self, model: nn.Module, context: Context, start: Parameters | None = None) -> Parameters:
         """Same as `adapt`, without its checks, which read values and so wait for the device."""
         x, y = context
-        with copies_of(model, 1, self.batch_stats, self.order == 2) as copies, _recording():
-            found = self._steps(model, copies, Context(*_plain(x[None], y[None])), start)
+        with copies_of(model, 1, self.batch_stats, self.order == 2) as copies, recording():
+            found = self._steps(model, copies, Context(*plain_tensors(x[None], y[None])), start)
         return {name: one[0] for name, one in found.items()}
 
     def outer_loss(self, model: nn.Module, episode: Episode) -> Float[Tensor, ""]:
@@ -176,21 +196,37 @@ class MAML(nn.Module):
         To first order (von Oswald 2024, eqs. 4.8 and 4.9), its gradient for theta is grad L(phi_K, queries). For m,
         it is -grad L(phi_K, queries) o sum_k grad L(phi_k, context) times the derivative of `factors` by m.
         """
-        check_inputs(episode.context, episode.xq)
-        return self.losses(self.predicted(model, episode.context, episode.xq), episode.yq).mean()
+        require_instance("episode", episode, Episode)
+        (context, xq), lead = tasks_of(episode.context, episode.xq), episode.xq.ndim - 2
+        if episode.yq.shape[: lead + 1] != episode.xq.shape[:-1] or not xq.shape[-2]:
+            shapes = tuple(episode.yq.shape), tuple(episode.xq.shape)
+            refuse("yq", "have one row for each query, and xq at least one", shapes, "pass a target for each query")
+        yq = episode.yq.reshape(len(xq), *episode.yq.shape[lead:])
+        return self.losses(self.predicted(model, context, xq), yq).mean()
 
     def predicted(self, model: nn.Module, context: Context, xq: Tensor) -> Float[Tensor, "tasks m dy"]:
         """Predictions of each task's queries after ``model`` has adapted to its context."""
-        with copies_of(model, len(xq), self.batch_stats, self.order == 2) as copies, _recording():
-            x, y, xq = _plain(*context, xq)
+        with copies_of(model, len(xq), self.batch_stats, self.order == 2) as copies, recording():
+            x, y, xq = plain_tensors(*context, xq)
             phi = self._steps(model, copies, Context(x, y))
             return copies.after(phi, x, xq) if self.batch_stats == "support" else copies(phi, xq)
 
     def losses(self, scores: Tensor, y: Tensor) -> Float[Tensor, " tasks"]:
-        if scores.shape != y.shape and scores.shape[:-1] != y.shape:
-            rule = f"return predictions of the shape {tuple(y.shape[1:])} of a task's targets"
-            refuse("model", rule, tuple(scores.shape[1:]), "build it for this many classes")
-        return torch.stack([self.loss(*pair) for pair in zip(scores, y, strict=True)])
+        """Loss of each task; the targets ``y`` have the shape of ``scores``, or are indices of classes."""
+        if scores.shape != y.shape and (scores.shape[:-1] != y.shape or y.is_floating_point()):
+            rule = f"return predictions of the shape {tuple(y.shape)} of the targets of all tasks"
+            refuse("model", rule, tuple(scores.shape), "build it for this many classes, or pass other targets")
+        if self.loss is cross_entropy and y.is_floating_point() and scores.shape[-1] == 1:
+            refuse(
+                "loss", "not be cross_entropy for a single target, as it is always 0", "cross_entropy", "pass mse_loss"
+            )
+        words = f"loss must take predictions {tuple(scores.shape[1:])} and targets {tuple(y.shape[1:])} of {y.dtype}"
+        with in_words(self.loss, lambda: words):
+            each = [self.loss(*pair) for pair in zip(scores, y, strict=True)]
+        if not isinstance(each[0], Tensor) or each[0].numel() != 1:
+            found = tuple(each[0].shape) if isinstance(each[0], Tensor) else type(each[0]).__name__
+            refuse("loss", "return a tensor with one number", found, "average it")
+        return torch.stack(each)
 
     def sparsity_by_parameter(self, model: nn.Module) -> dict[str, float]:
         """Share of each parameter's entries that inner steps do not change."""
@@ -242,6 +278,8 @@ class MAML(nn.Module):
         ``starts`` are the parameters before the first step.
         """
         total = self.losses(copies(phi, context.x), context.y).sum()
+        if not total.requires_grad:
+            refuse("loss", "depend on the model's parameters", "constant", "detach neither it nor the predictions")
         found = torch.autograd.grad(total, list(phi.values()), create_graph=create_graph, materialize_grads=True)
         return self.regularised(dict(zip(phi, found, strict=True)), phi, starts)
 
@@ -252,7 +290,8 @@ class MAML(nn.Module):
     def _begin(self, model: nn.Module) -> None:
         if self.names is not None:
             refuse("method", "be new", f"in use with {len(self.names)} parameters", "make one per model")
-        self.names = tuple(self.adapted(model))
+        self.shapes = {name: one.shape for name, one in self.adapted(model).items()}
+        self.names = tuple(self.shapes)
 
 
 class ANIL(MAML):
@@ -302,55 +341,6 @@ class SparseMAML(MAML):
         self.modulation = binary(require_number("closed", closed, least=0, most=1))
 
 
-class Drawn(MAML):
-    """MAML whose factors are drawn from torch's global generator, anew for each task."""
-
-    def sparsity_by_parameter(self, model: nn.Module) -> dict[str, float]:
-        """Share of each parameter's entries that inner steps do not change, for one fixed draw."""
-        with drawing_from(0, "gradient sparsity", 0, next(model.parameters()).device):
-            return super().sparsity_by_parameter(model)
-
-    def _factors_of_tasks(self, model: nn.Module, tasks: int) -> Mapping[str, Tensor | float]:
-        drawn = [self.factors(model) for _ in range(tasks)]
-        each = {name: [torch.as_tensor(one[name]) for one in drawn] for name in drawn[0]}
-        return {name: torch.stack(each[name]) if isinstance(one, Tensor) else one for name, one in drawn[0].items()}
-
-
-class SparseMAMLPlus(Drawn):
-    """Sparse-MAML with stochastic masks: m is an affine function of a few random numbers, drawn for each task.
-
-    m = A (eps o sigma + mu) + c with learned A, c, mu and sigma, and eps ~ N(0, I) from torch's global generator.
-
-    Args:
-        latent: number of entries of eps.
-
-    Source: von Oswald (2024), section 4.3.3.
-    """
-
-    modulation = MODULATIONS["binary"]
-
-    def __init__(self, inner_lr: float, steps: int, *, latent: int = 16, **options: Any) -> None:
-        super().__init__(inner_lr, steps, **options)
-        latent = require_count("latent", latent)
-        self.mu, self.sigma = nn.Parameter(torch.zeros(latent)), nn.Parameter(torch.ones(latent))
-        self.maps = nn.ParameterDict()
-
-    def start(self, model: nn.Module, generator: torch.Generator) -> None:
-        """Draw A and c for the parameters of a model, both as torch initialises linear layers."""
-        self._begin(model)
-        for name, parameter in self.adapted(model).items():
-            key, bound = key_of(name), len(self.mu) ** -0.5
-            for part, shape in ((self.maps, (*parameter.shape, len(self.mu))), (self.numbers, parameter.shape)):
-                draw = torch.rand(shape, generator=generator, device=generator.device)
-                part[key] = nn.Parameter(((2 * draw - 1) * bound).to(parameter))
-            self.mu.data, self.sigma.data = self.mu.to(parameter), self.sigma.to(parameter)
-
-    def underlying(self, parameters: Parameters) -> Parameters:
-        """Numbers m from one draw of eps."""
-        drawn = torch.randn_like(self.mu) * self.sigma + self.mu
-        return {name: self.maps[key_of(name)] @ drawn + self.numbers[key_of(name)] for name in parameters}
-
-
 class SparseReLUMAML(MAML):
     """MAML with rates max(m, 0), initially ``inner_lr``; learned straight through, so they can grow from 0 again.
 
@@ -364,15 +354,3 @@ def key_of(name: str) -> str:
     """Key for a ParameterDict, which does not allow dots or the names of its methods."""
     key = name.replace(".", "/")
     return f"{key}/" if hasattr(nn.ParameterDict, key) else key
-
-
-@contextmanager
-def _recording() -> Iterator[None]:
-    """Record gradients within this context, in any of torch's modes."""
-    with torch.inference_mode(False), torch.enable_grad():
-        yield
-
-
-def _plain(*tensors: Tensor) -> list[Tensor]:
-    """Tensors that autograd can save: copies of inference-mode tensors, other tensors unchanged."""
-    return [one.clone() if one.is_inference() else one for one in tensors]

@@ -5,6 +5,7 @@ Each factor is computed from a learned number per entry.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,8 +28,12 @@ class _StraightThrough(torch.autograd.Function):
         return gradient, None
 
 
-def _straight_through(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-    return lambda numbers: _StraightThrough.apply(numbers, function)
+def _mask(numbers: Tensor) -> Tensor:
+    return _StraightThrough.apply(numbers, lambda own: (own >= 0).to(own))
+
+
+def _rectified(numbers: Tensor) -> Tensor:
+    return _StraightThrough.apply(numbers, lambda own: own.clamp(min=0))
 
 
 @dataclass(frozen=True)
@@ -53,12 +58,13 @@ def binary(closed: float = 0.5) -> Modulation:
     closed = 1/2, these are torch's bounds for weights.
     """
 
-    def start(parameter: Tensor, rate: float, generator: torch.Generator) -> Tensor:
-        fan_in = parameter[0].numel() if parameter.ndim > 1 else parameter.numel()
-        draw = torch.rand(parameter.shape, generator=generator, device=generator.device, dtype=torch.float64)
-        return (2 * (draw - closed) / math.sqrt(fan_in)).to(parameter)
+    return Modulation(_mask, functools.partial(_drawn, closed), times_rate=True)
 
-    return Modulation(_straight_through(lambda numbers: (numbers >= 0).to(numbers)), start, times_rate=True)
+
+def _drawn(closed: float, parameter: Tensor, rate: float, generator: torch.Generator) -> Tensor:
+    fan_in = parameter[0].numel() if parameter.ndim > 1 else parameter.numel()
+    draw = torch.rand(parameter.shape, generator=generator, device=generator.device, dtype=torch.float64)
+    return (2 * (draw - closed) / math.sqrt(fan_in)).to(parameter)
 
 
 def _at(value: Callable[[float], float]) -> Callable[[Tensor, float, torch.Generator], Tensor]:
@@ -68,7 +74,7 @@ def _at(value: Callable[[float], float]) -> Callable[[Tensor, float, torch.Gener
 # Modulations by name. Source: von Oswald (2024), sections 4.2 and 4.3.3.
 MODULATIONS: dict[str, Modulation] = {
     "binary": binary(),
-    "relu": Modulation(_straight_through(lambda numbers: numbers.clamp(min=0)), _at(lambda rate: rate)),
+    "relu": Modulation(_rectified, _at(lambda rate: rate)),
     "exp": Modulation(torch.exp, _at(math.log)),
     "identity": Modulation(lambda numbers: numbers, _at(lambda rate: rate)),
 }

@@ -12,13 +12,13 @@ from msgspec import Meta
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from mesascope.errors import refuse
-from mesascope.meta.copies import copies_of
+from mesascope.errors import ArgumentError, refuse
+from mesascope.meta.copies import check_task, copies_of, in_words
 from mesascope.meta.learner import MetaLearner, MetaLearnerConfig, require_config
 from mesascope.modes import guarded
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor
-from mesascope.streams import stream
+from mesascope.streams import generator_on, stream
 from mesascope.tasks import Context, Episode, accuracy
 from mesascope.training import Metrics, ModuleState, ParameterGroup, Training
 from mesascope.training.finite import check_data
@@ -65,9 +65,10 @@ class OnlineDescentState:
     @guarded
     def update(self, batch: Context) -> Metrics:
         """Evaluate on a batch, then learn from it; return ``accuracy`` and ``loss`` before learning."""
+        check_task(batch)
         network = self._outer.result()
         with torch.no_grad(), copies_of(network, 1, "transductive") as copies:
-            judged = _judged(copies.alone(dict(network.named_parameters()), batch.x), batch)
+            judged = _judged(network, copies.alone(dict(network.named_parameters()), batch.x), batch)
         for _ in range(self.settings.steps):
             self._outer.update(batch)
         return judged
@@ -134,9 +135,10 @@ class BayesianDescentState:
     @guarded
     def update(self, batch: Context) -> Metrics:
         """Evaluate the means on a batch, then learn from it; return ``accuracy`` and ``loss`` before learning."""
+        check_task(batch)
         with drawing_from(self.seed, "online", self.step, batch.x.device):
             with torch.no_grad(), copies_of(self.network, 1, "transductive") as copies:
-                judged = _judged(copies.alone(self.means, batch.x), batch)
+                judged = _judged(self.network, copies.alone(self.means, batch.x), batch)
                 for name, one in self.network.named_buffers():
                     one.copy_(copies.buffers[name][0])
             for _ in range(self.settings.steps):
@@ -166,7 +168,7 @@ class BayesianDescentState:
         with copies_of(self.network, draws, "transductive") as copies:
             scores = copies(phi, batch.x.expand(draws, *batch.x.shape))
         # The loss is a mean over draws, so the gradients of the draws sum to E[g].
-        loss = cross_entropy(scores.flatten(0, 1), batch.y.repeat(draws, 1))
+        loss = cross_entropy(scores.flatten(0, 1), batch.y.expand(draws, *batch.y.shape).flatten(0, 1))
         shares = torch.autograd.grad(loss, list(phi.values()), materialize_grads=True)
         with torch.no_grad():
             for (name, mean), share in zip(self.means.items(), shares, strict=True):
@@ -234,11 +236,10 @@ class ContinualMAMLState:
 
         Return ``accuracy`` and ``loss`` before learning, ``switch`` (0 or 1), and ``closed``, the learner's sparsity.
         """
+        check_task(batch)
         self._outer.result()
         with drawing_from(self.seed, "online", self.step, batch.x.device):
-            before = _judged(self._scores(self.fast, batch.x), batch)
-            if not math.isfinite(before["loss"]):
-                check_data(None, batch, False)
+            before = _judged(self.learner.model, self._scores(self.fast, batch.x), batch)
             switch = bool(self.fast) and self._is_new(batch, before["loss"])
             if switch:
                 self._learn()
@@ -302,9 +303,14 @@ def _check(settings: OnlineDescent | ContinualMAML) -> None:
 
 
 def _network(config: Any, seed: int, start: Mapping[str, Tensor] | None, device: torch.device | str) -> Any:
-    network = config.build(stream(seed, "init")).to(device)
+    network = config.build(stream(seed, "init")).to(generator_on(device).device)
     if start is not None:
-        network.load_state_dict(start)
+        try:
+            network.load_state_dict(start)
+        except RuntimeError as error:
+            raise ArgumentError(
+                f"start must be weights of this network, but is not ({error}): pass a state_dict."
+            ) from None
     return network
 
 
@@ -312,6 +318,12 @@ def _batch_loss(network: nn.Module, batch: Context) -> Float[Tensor, ""]:
     return cross_entropy(network(batch.x), batch.y)
 
 
-def _judged(scores: Tensor, batch: Context) -> dict[str, float]:
-    numbers = torch.stack([cross_entropy(scores, batch.y), accuracy(scores, batch.y)])
-    return dict(zip(("loss", "accuracy"), numbers.tolist(), strict=True))  # one transfer from the device
+def _judged(model: nn.Module, scores: Tensor, batch: Context) -> dict[str, float]:
+    """Loss and accuracy; raise if the loss is not finite and the batch is the cause."""
+    words = f"net must return a score for each class of targets {tuple(batch.y.shape)} of {batch.y.dtype}"
+    with in_words(model, lambda: words):
+        numbers = torch.stack([cross_entropy(scores, batch.y), accuracy(scores, batch.y)])
+    loss, right = numbers.tolist()  # one transfer from the device
+    if not math.isfinite(loss):
+        check_data(None, batch, False)
+    return {"loss": loss, "accuracy": right}

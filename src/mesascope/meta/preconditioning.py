@@ -1,4 +1,4 @@
-"""Other learned inner steps: gradients times matrices, random masks of rows, and a pull to the initial weights."""
+"""Other learned inner steps: gradients times matrices, random masks, and a pull to the initial weights."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from mesascope.errors import require_number
-from mesascope.meta.maml import MAML, Drawn, Parameters, key_of
+from mesascope.errors import require_count, require_number
+from mesascope.meta.maml import MAML, Parameters, key_of
+from mesascope.meta.modulation import MODULATIONS
 from mesascope.shapes import Tensor
 from mesascope.streams import stream
+from mesascope.training.randomness import drawing_from
 
 
 class _Learned(MAML):
@@ -21,7 +23,6 @@ class _Learned(MAML):
     def start(self, model: nn.Module, generator: torch.Generator) -> None:
         """Set the initial values of the learned numbers for the parameters of a model, without random draws."""
         self._begin(model)
-        self.shapes = {name: one.shape for name, one in self.adapted(model).items()}
         for name, one in self.adapted(model).items():
             self._start(name, one.detach())
 
@@ -58,6 +59,56 @@ class MetaCurvature(_Learned):
                 product = (product.movedim(axis, -1) @ matrix.T).movedim(-1, axis)
             found[name] = factors[name] * product.reshape(one.shape)
         return found
+
+
+class Drawn(MAML):
+    """MAML whose factors are drawn from torch's global generator, anew for each task."""
+
+    def sparsity_by_parameter(self, model: nn.Module) -> dict[str, float]:
+        """Share of each parameter's entries that inner steps do not change, for one fixed draw."""
+        with drawing_from(0, "gradient sparsity", 0, next(model.parameters()).device):
+            return super().sparsity_by_parameter(model)
+
+    def _factors_of_tasks(self, model: nn.Module, tasks: int) -> Mapping[str, Tensor | float]:
+        drawn = [self.factors(model) for _ in range(tasks)]
+        each = {name: [torch.as_tensor(one[name]) for one in drawn] for name in drawn[0]}
+        return {name: torch.stack(each[name]) if isinstance(one, Tensor) else one for name, one in drawn[0].items()}
+
+
+class SparseMAMLPlus(Drawn):
+    """Sparse-MAML with stochastic masks: m is an affine function of a few random numbers, drawn for each task.
+
+    m = A (eps o sigma + mu) + c with learned A, c, mu and sigma, and eps ~ N(0, I) from torch's global generator.
+
+    Args:
+        latent: number of entries of eps.
+
+    Source: von Oswald (2024), section 4.3.3.
+    """
+
+    modulation = MODULATIONS["binary"]
+
+    def __init__(self, inner_lr: float, steps: int, *, latent: int = 16, **options: Any) -> None:
+        super().__init__(inner_lr, steps, **options)
+        latent = require_count("latent", latent)
+        self.mu, self.sigma = nn.Parameter(torch.zeros(latent)), nn.Parameter(torch.ones(latent))
+        self.maps = nn.ParameterDict()
+
+    def start(self, model: nn.Module, generator: torch.Generator) -> None:
+        """Draw A and c for the parameters of a model, both as torch initialises linear layers."""
+        self._begin(model)
+        for name, parameter in self.adapted(model).items():
+            key, bound = key_of(name), len(self.mu) ** -0.5
+            for part, shape in ((self.maps, (*parameter.shape, len(self.mu))), (self.numbers, parameter.shape)):
+                draw = torch.rand(shape, generator=generator, device=generator.device)
+                part[key] = nn.Parameter(((2 * draw - 1) * bound).to(parameter))
+            self.mu.data, self.sigma.data = self.mu.to(parameter), self.sigma.to(parameter)
+
+    def underlying(self, parameters: Parameters) -> Parameters:
+        """Numbers m from one draw of eps."""
+        drawn = torch.randn_like(self.mu) * self.sigma + self.mu
+        found = {name: (self.maps[key_of(name)], self.numbers[key_of(name)]) for name in parameters}
+        return {name: own @ drawn.to(own) + numbers for name, (own, numbers) in found.items()}
 
 
 class MTNet(_Learned, Drawn):

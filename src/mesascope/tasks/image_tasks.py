@@ -12,7 +12,7 @@ import torch
 from torch.nn import functional
 
 from mesascope.data import Images, images, images_of
-from mesascope.errors import refuse, require_count
+from mesascope.errors import refuse, require_count, require_instance
 from mesascope.modes import guarded
 from mesascope.records import register
 from mesascope.shapes import Float, Int, Tensor
@@ -85,7 +85,8 @@ class FewShotImages(_FewShot):
         queries: number of queries of each class.
         size: side of the images in pixels; if None, the files' side.
         part: train, validation or test.
-        rotations: if True, images rotated by 90, 180 and 270 degrees are additional classes.
+        rotations: if True, images rotated by 90, 180 and 270 degrees are additional classes. A task can hold several
+            rotations of one class, and of one image, as often as it draws the class twice.
 
     >>> episode = FewShotImages(ways=3, shots=2, queries=4).sample(2, stream(0, "doc"))
     >>> [tuple(t.shape) for t in (episode.context.x, episode.context.y, episode.xq, episode.yq)]
@@ -110,6 +111,7 @@ class FewShotArrays(_FewShot):
     Args:
         images: array or tensor ``(n, channels, size, size)`` or ``(n, size, size)`` of bytes or floats; the path of an
             .npy file with an array; or a dataset of pairs (image, label), such as torchvision's. Tasks are float32.
+            Pictures of Pillow are read as those of folders.
         labels: class of each image, ``(n,)`` whole numbers or names; None for a dataset of pairs.
         ways, shots, queries, rotations: see `FewShotImages`.
 
@@ -130,6 +132,7 @@ class FewShotArrays(_FewShot):
         rotations: bool = False,
     ) -> None:  # fmt: skip
         self.ways, self.shots = require_count("ways", ways, least=2), require_count("shots", shots)
+        require_instance("rotations", rotations, bool)
         self.queries, self.rotations = require_count("queries", queries), rotations
         self._data = images_of(images, labels)
         self._images()
@@ -177,14 +180,18 @@ def _shuffled(x: Tensor, y: Tensor, generator: torch.Generator) -> tuple[Tensor,
 
 
 def accuracy(
-    scores: Float[Tensor, "*batch m classes"], targets: Float[Tensor, "*batch m classes"]
+    scores: Float[Tensor, "*batch m classes"], targets: Float[Tensor, "*batch m classes"] | Int[Tensor, "*batch m"]
 ) -> Float[Tensor, "*batch"]:
-    """Share of queries whose class has the largest score; targets are one-hot.
+    """Share of queries whose class has the largest score; targets are one-hot, or indices of classes.
 
     >>> accuracy(torch.tensor([[0.2, 0.8], [0.6, 0.4]]), torch.tensor([[0.0, 1.0], [0.0, 1.0]]))
     tensor(0.5000)
     """
-    return (scores.argmax(-1) == targets.argmax(-1)).float().mean(-1)
+    indices = targets.ndim == scores.ndim - 1 and not targets.is_floating_point()
+    if targets.shape != (scores.shape[:-1] if indices else scores.shape):
+        rule = f"be one-hot of the shape {tuple(scores.shape)} of scores, or indices without its last axis"
+        refuse("targets", rule, f"{targets.dtype} {tuple(targets.shape)}", "pass the class of each query")
+    return (scores.argmax(-1) == (targets if indices else targets.argmax(-1))).float().mean(-1)
 
 
 @dataclass(frozen=True)

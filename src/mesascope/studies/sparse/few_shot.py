@@ -104,7 +104,7 @@ class FewShot:
     mask_lr: Positive = 0.0075  # Learning rate of the masks.
     rate_lr: Positive = 0.003  # Learning rate of learned rates, exponents, matrices and shrinkage.
     training: Training = OUTER  # Training of the outer loop.
-    tasks: Count = 400  # Tasks of new classes for measuring accuracy.
+    tasks: Count = 400  # Tasks for measuring accuracy: of new classes, or for digits of new images.
     watch_tasks: Count = 40  # Tasks for evaluations during training.
     seeds: Count = 8  # Networks trained, one per seed.
 

@@ -126,8 +126,8 @@ STUDY = Study(
     },
     mutations=(
         *few_shot.BUGS, few_shot.AVERAGED, few_shot.UPHILL,
-        Mutation("masks are not drawn but are those of the mean", "mesascope.meta.maml:SparseMAMLPlus.underlying",
-                 _at_the_mean),
+        Mutation("masks are not drawn but are those of the mean",
+                 "mesascope.meta.preconditioning:SparseMAMLPlus.underlying", _at_the_mean),
     ),
     mutated=few_shot.SMALL,
 )  # fmt: skip
