@@ -390,7 +390,7 @@ def test_estimates_and_arrays_come_back_from_what_a_file_holds():
     back = Arrays.from_arrays(read.to_arrays())
     assert back.axes == read.axes
     np.testing.assert_array_equal(back["eta"], FIVE)
-    with pytest.raises(ArgumentError, match="results must contain 'etaa', but contain 'eta': correct the name"):
+    with pytest.raises(ArgumentError, match="results must contain 'etaa', but contain 'eta', 'limit', 'w'"):
         back["etaa"]
     with pytest.raises(ArgumentError, match="must have a name for each axis"):
         Arrays({"eta": FIVE})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import itertools
 import json
@@ -40,10 +39,9 @@ class Arrays(Tabular, Mapping[str, np.ndarray]):
 
     def __getitem__(self, name: str) -> np.ndarray:
         if name not in self._arrays:
-            near = difflib.get_close_matches(str(name), self, n=1)
             raise ArgumentError(
-                f"results must contain {name!r}, but contain {_listed(map(repr, near or sorted(self)))}: correct the name, "
-                "or run the study again, with settings that measure it."
+                f"results must contain {name!r}, but contain {_listed(map(repr, sorted(self)))}: correct the name, or "
+                "run the study again, with settings that measure it."
             )
         return self._arrays[name]
 
