@@ -283,12 +283,14 @@ def test_a_fixed_number_of_conjugate_gradients_is_taken_whatever_they_reach():
 
 
 def test_the_residual_told_is_that_of_what_is_returned():
-    """Not that of the recurrence, which in single precision falls below the tolerance while the true one does not."""
+    """Not that of the recurrence, which in single precision falls below a tolerance while the true one does not."""
     inputs = problem(130, dk=16, dtype=torch.float32)
     inputs |= {"ridge": torch.full((3,), 1e-2), "log_forget": torch.full((2, 3, 130), 0.9).log(), "beta": None}
     for name in "qk":
         inputs[name] = normalize(inputs[name], dim=-1)
-    _, info = attend(inputs, method="cg", tolerance=1e-7, iterations=200, return_info=True)
+    with pytest.raises(NumericalError, match="the relative residual must reach 1e-07, but does not in 200 iterations"):
+        attend(inputs, method="cg", tolerance=1e-7, iterations=200)
+    _, info = attend(inputs, method="cg", tolerance=0.0, iterations=30, return_info=True)
     assert 1e-6 < float(info.residual.max()) < 1e-4
     _, info = attend(inputs, method="cg", tolerance=0.0, iterations=0, return_info=True)
     torch.testing.assert_close(info.residual, torch.ones(2, 3))

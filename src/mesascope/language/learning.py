@@ -28,7 +28,7 @@ from mesascope.nets import LanguageModel, LanguageModelConfig
 from mesascope.ops import without_reading_values
 from mesascope.records import to_record
 from mesascope.runs import Run
-from mesascope.runs.checkpoints import TrainingCheckpoints
+from mesascope.runs.checkpoints import TrainingCheckpoints, require_metrics
 from mesascope.runs.provenance import available_device, made_with, tell_of_other_packages
 from mesascope.shapes import Int, Tensor
 from mesascope.streams import stream
@@ -156,8 +156,8 @@ def train_language_model(run: Run) -> LanguageModel:
     """Train from the last checkpoint, and save the model and its tokenizer in the run's folder ``model``.
 
     Every ``evaluate_every`` steps, the validation loss in nats per token and `in_context_score` are logged, with
-    standard errors over windows. They are printed with the mean training loss since the last evaluation. Processes in a
-    `distributed_context` share the work, and the first one writes files.
+    standard errors over windows. They are printed with the mean training loss since the last evaluation or resume.
+    Processes in a `distributed_context` share the work, and the first one writes files.
 
     Raises:
         NumericalError: the loss has diverged. The message names the layer whose tokens grew most; checkpoints are kept.
@@ -175,7 +175,7 @@ def train_language_model(run: Run) -> LanguageModel:
 
     with run.lock() if processes.is_rank_zero() else contextlib.nullcontext():
         checkpoints = TrainingCheckpoints(run.path / "checkpoints" / MODEL, record, device, keep=plan.keep)
-        monitor = _Monitor(run, plan.steps, shown, state, processes.SharedCheckpoints(checkpoints))
+        monitor = _Monitor(run, plan, shown, state, processes.SharedCheckpoints(checkpoints))
         with ProgressBar(MODEL, plan.steps, per_step=plan.batch * settings.context) as bar:
 
             def observe(step: int, metrics: Metrics) -> None:
@@ -224,9 +224,10 @@ class _Monitor:
     All processes run the model, which may be sharded; the first one writes files. Only finite models are saved.
     """
 
-    def __init__(self, run: Run, steps: int, shown: Tensor, state: ModuleState, checkpoints: Checkpoints) -> None:
-        self.run, self.steps, self.shown, self.state, self.checkpoints = run, steps, shown, state, checkpoints
+    def __init__(self, run: Run, plan: Training, shown: Tensor, state: ModuleState, checkpoints: Checkpoints) -> None:
+        self.run, self.plan, self.shown, self.state, self.checkpoints = run, plan, shown, state, checkpoints
         self.training_losses: list[float] = []
+        self.since = 0  # step after which these losses were collected
         self.scales: Scales | None = None
 
     def __call__(self, step: int, model: Any) -> None:
@@ -245,9 +246,14 @@ class _Monitor:
         if processes.is_rank_zero():
             self.run.append_metrics([{"training": MODEL, "step": step, "seed": self.run.config["seed"], **numbers}])
             own = self.training_losses
-            read = f"training loss {math.fsum(own) / len(own):.4f}, " if own else ""
-            print(f"step {step}/{self.steps}: {read}validation loss {loss}, in-context score {score}", file=sys.stderr)
+            since = f" since step {self.since}" if self.since % self.plan.evaluate_every else ""  # a resumed training
+            read = f"training loss{since} {math.fsum(own) / len(own):.4f}, " if own else ""
+            print(
+                f"step {step}/{self.plan.steps}: {read}validation loss {loss}, in-context score {score}",
+                file=sys.stderr,
+            )
         self.training_losses.clear()
+        self.since = step
 
     def save(self, step: int, tensors: dict[str, Tensor]) -> None:
         """Save a checkpoint; raise if the model is not finite."""
@@ -257,10 +263,13 @@ class _Monitor:
     def load(self) -> tuple[int, dict[str, Tensor]] | None:
         """Load the last checkpoint, and drop metrics logged after it."""
         found = self.checkpoints.load()
+        if processes.is_rank_zero() and found:
+            require_metrics(self.run, MODEL, self.plan.evaluated(found[0]), [self.run.config["seed"]])
         if processes.is_rank_zero():
             self.run.rewind_metrics(MODEL, found[0] if found else -1)
         if found:
             self.state.load(found[1])
+            self.since = found[0]
             self.scales = layer_scales(found[0], self.state.result(), self.shown)
         return found
 

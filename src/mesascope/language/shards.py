@@ -186,8 +186,12 @@ class Corpus:
         """Windows of ``length`` tokens, ``(len(starts), length)``; starts index the concatenated shards."""
         parts = self[split]
         offsets = np.cumsum([0, *map(len, parts)])
+        starts = np.asarray(starts)
+        if starts.size and not 0 <= starts.min() <= starts.max() <= offsets[-1] - length:
+            rule = f"lie in 0 to {offsets[-1] - length}, as the split has {offsets[-1]} tokens"
+            refuse("starts", rule, [int(starts.min()), int(starts.max())], "pass others")
         found = np.empty((len(starts), length), np.int64)
-        for row, start in zip(found, np.asarray(starts).tolist(), strict=True):
+        for row, start in zip(found, starts.tolist(), strict=True):
             filled = 0
             while filled < length:
                 place = np.searchsorted(offsets, start + filled, "right") - 1

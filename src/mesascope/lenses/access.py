@@ -170,6 +170,8 @@ def require_sequences(lens: str, sequences: Any) -> None:
 def chosen_times(times: Sequence[int] | None, sequences: Float[Tensor, "tasks t d"]) -> list[int]:
     """Return the times t (numbers of known elements), all if None; raise unless they lie in 1 to length - 1."""
     known = sequences.shape[1] - 1
+    if times is not None and (not isinstance(times, Iterable) or not [*times]):
+        refuse("times", "name at least one time", times, "pass [1, 5], say, or None for all")
     chosen = list(range(1, known + 1)) if times is None else list(times)
     for time in chosen:
         require_count("times", time)

@@ -81,4 +81,7 @@ def attention_maps(network: HookedModule, sequences: Float[Tensor, "tasks t d"])
     require_sequences("attention_maps", sequences)
     with torch.no_grad(), evaluating(network):
         _, kept = network.run_with_cache(sequences, names="layers.*.attention.pattern")
+    heads = [pattern.shape[1] for pattern in kept.values()]
+    if len({*heads}) > 1:
+        refuse("network", "have as many heads in each layer", heads, "read the points layers.L.attention.pattern")
     return torch.stack([pattern.mean(0) for pattern in kept.values()])

@@ -56,6 +56,9 @@ def probe(
     require_groups("probe", groups)
     require_choice("target", target, PROBED)
     ridge = require_number("ridge", ridge, above=0)
+    baselines = {"constant", *(["input"] if target == "implicit" else []), *(f"{name}-shuffled" for name in groups)}
+    if taken := baselines & {*groups}:
+        refuse("groups", f"have other names than the baselines {', '.join(sorted(baselines))}", min(taken), "rename it")
     if len(sequences) < 4:
         refuse("sequences", "be at least 4, to fit on half of them", len(sequences), "draw more")
     chosen = chosen_times(times, sequences)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from mesascope.errors import ArgumentTypeError, shown
+from mesascope.errors import ArgumentTypeError, require_instance, shown
 from mesascope.modes import guarded
 from mesascope.nets import Prompted, SequencePredictor
 from mesascope.shapes import Tensor
@@ -37,6 +37,7 @@ def prompt_tune(
 
     Source: von Oswald (2024), section 3.5.2.
     """
+    require_instance("network", network, SequencePredictor | Prompted, "pass a SequencePredictor")
     if not (eos or prefix):
         raise ArgumentTypeError(
             f"eos or prefix must be set, but are {shown(eos)} and 0: pass eos=True, or a length as prefix."

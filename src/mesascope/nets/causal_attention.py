@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional
 from torch.utils._pytree import tree_map_only
 
-from mesascope.errors import ArgumentError, require_count, require_instance
+from mesascope.errors import ArgumentError, refuse, require_count, require_instance
 from mesascope.nets.attention_config import AttentionConfig
 from mesascope.nets.causal import CausalNet, positions_of, unpadded_gates, zero_padding
 from mesascope.nets.checks import check_batch, check_finite, check_like, check_mask, check_state, check_tokens
@@ -115,10 +115,7 @@ class CausalAttention(CausalNet, ABC):
         """Return the state before the first token, for tokens ``(*batch, width)``."""
         for size in batch:
             require_count("batch", size, least=0)
-        taps, channels = (1, self.k_proj.out_features) if self.config.key_shift else (0, 0)
-        if self.convolution is not None:
-            channels, taps = self.convolution.shape[0], self.convolution.shape[1] - 1
-        recent = self._like.new_zeros((*batch, taps, channels))
+        recent = self._like.new_zeros((*batch, *self._recent))
         position = torch.zeros(batch, dtype=torch.int64, device=self._like.device)
         return AttentionState(position, recent, self.init_memory(*batch))
 
@@ -169,6 +166,13 @@ class CausalAttention(CausalNet, ABC):
         return module_text(self)
 
     @property
+    def _recent(self) -> tuple[int, int]:
+        """Number and width of the rows that a state keeps for the convolution or the shifted keys."""
+        if self.convolution is not None:
+            return self.convolution.shape[1] - 1, self.convolution.shape[0]
+        return (1, self.k_proj.out_features) if self.config.key_shift else (0, 0)
+
+    @property
     def _like(self) -> Tensor:
         """A weight with the layer's dtype and device, even if other modules replace the linear ones."""
         return next((weight for weight in self.parameters() if weight.is_floating_point()), torch.empty(0))
@@ -180,6 +184,9 @@ class CausalAttention(CausalNet, ABC):
         if state is not None:
             check_state(state, AttentionState)
             check_batch(state.batch, tokens)
+            if state.recent.shape[-2:] != self._recent:
+                found = tuple(state.recent.shape[-2:])
+                refuse("state", f"be of this layer, with {self._recent} recent rows", found, "begin with init_state")
             check_like("state", state.recent, "the network", self._like)
         check_mask(mask, tokens, None if state is None else state.position, gaps=not self.inside)
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from mesascope.errors import refuse
+from mesascope.errors import refuse, require_count
 from mesascope.nets.attention_config import AttentionConfig
 from mesascope.nets.causal import CausalNet, given, zero_padding
 from mesascope.nets.checks import check_mask, check_state, check_tokens
@@ -128,6 +128,8 @@ class CausalTransformer(HookedModule, CausalNet, Pretrained):
     def tokens(self, tokens: Float[Tensor, "*batch t width"], layers: int | None = None) -> list[Tensor]:
         """Tokens before the first layer and after each of the first ``layers`` layers (or all)."""
         self._check(tokens, None, None)
+        if layers is not None:
+            require_count("layers", layers, least=0)
         steps = [self.embedded(tokens)]
         for layer in self.layers[:layers]:  # type: ignore[misc]
             steps.append(layer(steps[-1]))

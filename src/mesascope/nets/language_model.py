@@ -97,6 +97,8 @@ class LanguageModel(HookedModule, CausalNet, Pretrained):
         logits; a target of -100 has loss 0. Logits are then computed in blocks of tokens, to save memory: all logits of
         256 windows of 1,024 tokens with GPT-2's vocabulary take 53 GB.
         """
+        if targets is not None:
+            self._check_targets(tokens, targets, last)
         embedded = self._embedded(tokens, state, mask)
         after = self.transformer(embedded, *given(state, mask, last))
         after, state = (after, None) if state is None else after
@@ -116,6 +118,8 @@ class LanguageModel(HookedModule, CausalNet, Pretrained):
         require_instance("tokens", tokens, Tensor)
         if tokens.dtype != torch.long:
             raise ArgumentTypeError(f"tokens must be of dtype torch.int64, but are {tokens.dtype}: convert them.")
+        if not tokens.ndim:
+            refuse("tokens", "have shape (*batch, t)", (), "add the missing axes")
         vocabulary = self.embedding.num_embeddings
         # On an accelerator an id outside the vocabulary aborts the process. In training, the data loader checks ids.
         if not self.training and values_are_read():
@@ -131,6 +135,17 @@ class LanguageModel(HookedModule, CausalNet, Pretrained):
             self._require_room(times, tokens.shape[-1], known=state is None)
             embedded = embedded + self.places[times]
         return self.dropout(zero_padding(embedded, mask))
+
+    def _check_targets(self, tokens: Tensor, targets: Tensor, last: int | None) -> None:
+        require_instance("targets", targets, Tensor)
+        length = tokens.shape[-1] if last is None else min(last, tokens.shape[-1])
+        if targets.dtype != torch.long or targets.shape != (*tokens.shape[:-1], length):
+            found = f"{targets.dtype} {tuple(targets.shape)}"
+            refuse(
+                "targets", f"be int64 of the shape {(*tokens.shape[:-1], length)} of tokens", found, "pass next tokens"
+            )
+        if not self.training and values_are_read():
+            require_tokens("targets", targets.masked_fill(targets == -100, 0), self.embedding.num_embeddings)
 
     def _require_room(self, times: Tensor, length: int, known: bool) -> None:
         """Raise if a text is longer than the learned positions."""

@@ -96,9 +96,10 @@ class HookedModule(nn.Module):
     def patched(self, patches: Mapping[str, Tensor | Callable[[Tensor], Tensor]]) -> Iterator[None]:
         """Within this context, ``patches`` (tensors, or functions of the value) replace the values of points by name.
 
-        All calls are patched: `run_with_cache`, `trajectory`, decoding, and calls by lenses. Networks compiled by
-        `torch.compile` run uncompiled here, so that patches work. Parts of `torch.jit` modules have no names and cannot
-        be patched.
+        All calls are patched: `run_with_cache`, `trajectory`, decoding, and calls by lenses. A patched pattern does not
+        change what a layer adds from a state, so decoding then differs from a call with the whole sequence. Networks
+        compiled by `torch.compile` run uncompiled here, so that patches work. Parts of `torch.jit` modules have no
+        names and cannot be patched.
 
         Raises:
             ArgumentError: a name is unknown, or a patch has another shape, dtype or device.

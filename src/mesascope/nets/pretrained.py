@@ -11,6 +11,8 @@ from typing import Any, ClassVar, TypeVar
 import safetensors
 import safetensors.torch
 from torch import nn
+from torch.nn.utils.parametrize import is_parametrized
+from torch.nn.utils.prune import is_pruned
 
 import mesascope
 from mesascope.errors import ArgumentError, ArgumentTypeError, refuse, require_instance
@@ -51,6 +53,10 @@ class Pretrained(nn.Module):
         if self.config is None:
             remedy = "build it from one, or save its weights"
             refuse("the network", "be built from a config", type(self).__name__, remedy)
+        if is_pruned(self) or any(map(is_parametrized, self.modules())):
+            refuse(
+                "the network", "have plain weights", "pruned or parametrized", "call prune.remove, say, or save weights"
+            )
         weights = {name: weight.detach().clone().contiguous() for name, weight in self.state_dict().items()}
         for name, weight in weights.items():
             check_held("the network", weight)
@@ -89,6 +95,11 @@ class Pretrained(nn.Module):
 
     @classmethod
     def _build(cls, record: Any) -> nn.Module:
+        if cls.built_from is None and "kind" not in record:
+            raise ArgumentTypeError(
+                f"folder must hold a network of type {cls.__name__}, but its {_CONFIG} names no kind of network: call "
+                "from_pretrained of the class that was saved."
+            )
         config = from_record(record, cls.built_from)
         if cls.built_from is not None and "kind" not in record:
             return cls(config)

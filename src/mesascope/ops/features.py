@@ -40,7 +40,9 @@ def rotated(
     >>> torch.allclose(turned, torch.tensor([0.5403, 0.8415]), atol=1e-4)
     True
     """
-    half = vectors.shape[-1] // 2
+    half, odd = divmod(vectors.shape[-1], 2)
+    if odd:
+        refuse("vectors", "have an even width", vectors.shape[-1], "add an entry")
     speeds = 10_000.0 ** (-torch.arange(half, dtype=torch.float64, device=vectors.device) / half)
     angles = times[..., None, :, None] * speeds
     one, other = vectors.to(torch.promote_types(vectors.dtype, torch.float32)).chunk(2, -1)

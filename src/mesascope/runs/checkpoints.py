@@ -33,7 +33,7 @@ class TrainingCheckpoints:
         folder: checkpoints/<training> of a run directory.
         config: the record of the training; `load` raises for checkpoints of other trainings.
         device: device of loaded tensors.
-        keep: steps whose checkpoints are kept.
+        keep: steps whose checkpoints are kept, besides those of `Training.keep`, if they are saved.
     """
 
     def __init__(
@@ -129,6 +129,17 @@ class TrainingCheckpoints:
         except safetensors.SafetensorError as error:
             raise damaged(file, "hold tensors", f"does not ({error})", remedy) from None
         return step, {name: tensor.to(self.device) for name, tensor in tensors.items()}
+
+
+def require_metrics(run: Any, training: str, steps: Iterable[int], seeds: Iterable[int]) -> None:
+    """Raise if a run lacks metrics that a training logged before its newest checkpoint: curves would have a gap."""
+    logged = {(row["step"], row["seed"]) for row in run.metrics(training)}
+    lost = sorted({(step, seed) for step in steps for seed in seeds} - logged)
+    if lost:
+        raise RunDirectoryError(
+            f"{run.path / 'metrics.jsonl'} must hold the metrics of {training} up to its newest checkpoint, but lacks "
+            f"step {lost[0][0]} of seed {lost[0][1]}: restore it, or start a new run."
+        )
 
 
 def trained_network(checkpoints: Path, training: str, seed: int, step: int | None = None) -> torch.nn.Module:

@@ -19,11 +19,11 @@ from mesascope.evidence.numbers import unmasked
 from mesascope.progress import STOP, part_of
 from mesascope.records import to_record
 from mesascope.runs import Run
-from mesascope.runs.checkpoints import TrainingCheckpoints
+from mesascope.runs.checkpoints import TrainingCheckpoints, require_metrics
 from mesascope.runs.results import record_hash
 from mesascope.shapes import Tensor
 from mesascope.streams import stream
-from mesascope.studies.reuse import Finished, Watch, logged_rows, logged_steps, take_over
+from mesascope.studies.reuse import Finished, Watch, logged_rows, take_over
 from mesascope.tasks import Episode, Family, SequenceFamily
 from mesascope.training import Ensemble, ParameterGroup, ProgressBar, Training, half_mse, train
 
@@ -160,7 +160,7 @@ class Lab:
         if found is None:
             self._require_no_progress(name, training, checkpoints.folder)
         else:
-            self._require_metrics(name, training, found[0], seeds[: len(watches)])
+            require_metrics(self.run, name, training.evaluated(found[0]), seeds[: len(watches)])
         self.run.rewind_metrics(name, found[0] if found else -1)
 
         def log(step: int, ensemble: Ensemble) -> None:
@@ -180,16 +180,6 @@ class Lab:
             raise RunDirectoryError(
                 f"{folder} must hold the checkpoints of this training, but is missing (published runs leave them "
                 f"out): restore it, or {self.run.afresh}."
-            )
-
-    def _require_metrics(self, name: str, training: Training, done: int, seeds: Sequence[int]) -> None:
-        """Raise if metrics up to the last checkpoint are missing: curves would have a gap."""
-        logged = {(row["step"], row["seed"]) for row in self.run.metrics(name)}
-        lost = sorted({(step, seed) for step in logged_steps(training, done) for seed in seeds} - logged)
-        if lost:
-            raise RunDirectoryError(
-                f"{self.run.path / 'metrics.jsonl'} must hold the metrics of {name} up to its checkpoint at step {done}"
-                f", but lacks step {lost[0][0]} of seed {lost[0][1]}: restore it, or start a new run."
             )
 
     @contextmanager

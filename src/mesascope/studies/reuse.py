@@ -76,11 +76,6 @@ def logged_rows(
     ]
 
 
-def logged_steps(training: Training, done: int) -> set[int]:
-    """Steps up to ``done`` at which a training logs."""
-    return {0, *range(0, done + 1, training.evaluate_every), *([done] if done == training.steps else [])}
-
-
 def _same_there(run: Run, other: Run, checkpoints: TrainingCheckpoints, done: int) -> TrainingCheckpoints | None:
     """Matching checkpoints of another run, or None; start weights must be equal unless ``other`` is a part of a run."""
     folder, start = other.path / "checkpoints", checkpoints.config.get("start")
@@ -116,7 +111,7 @@ def _logged_there(
     """
     rows = {(row["step"], row["seed"]): row for row in other.metrics(name) if row["step"] <= done}
     watched = seeds[: len(watches)]
-    wanted = {(step, seed) for step in logged_steps(training, done) for seed in watched}
+    wanted = {(step, seed) for step in training.evaluated(done) for seed in watched}
     own = []
     if done == training.steps:
         own = logged_rows(name, done, seeds, watches, [other.network(name, seed) for seed in watched])

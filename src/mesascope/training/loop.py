@@ -134,6 +134,8 @@ def fit(
     for name, given in (("evaluate", evaluate), ("observe", observe)):
         if given is not None:
             require_callable(name, given)
+    if plan.keep and checkpoints is not None and hasattr(checkpoints, "keep"):
+        checkpoints.keep = {*checkpoints.keep, *plan.keep}  # type: ignore[attr-defined]
     done = _started(state, plan, evaluate, checkpoints)
     begun = BeforeAndAfter(state, batch_at, plan, done)
     with _interruption() as interrupted, ProgressBar("training", plan.steps) as bar:

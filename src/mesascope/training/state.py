@@ -115,6 +115,10 @@ class OptimizedState:
         with torch.autocast(self._device.type, dtype=self.autocast, enabled=self.autocast is not None):
             loss = self.loss(model, part_of(batch, index, self.accumulate, axis))
         require_instance("the value of loss", loss, Tensor, "return a tensor")
+        if not loss.requires_grad:
+            raise ArgumentError(
+                "loss must depend on the weights that train, but has no gradient: compute it from the model's outputs."
+            )
         return loss
 
     def _gradients(self) -> list[Tensor]:
