@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from mesascope.errors import ArgumentError, NumericalError
+from mesascope.errors import ArgumentError, NumericalError, RunDirectoryError
 from mesascope.evidence import Estimates
 from mesascope.language import (
     LanguageTraining,
@@ -238,6 +238,17 @@ def test_a_killed_training_goes_on_to_the_same_bytes(corpus, tmp_path, monkeypat
     kept = LanguageModel.from_pretrained(tmp_path / "killed" / "model")
     assert torch.equal(weights_of(kept), weights_of(expected))
     assert (tmp_path / "killed" / "model" / "tokenizer.json").is_file()
+
+
+def test_a_training_whose_metrics_are_lost_does_not_go_on(corpus, tmp_path):
+    run = new_language_run(settings_for(corpus), tmp_path / "run")
+    train_language_model(run)
+    metrics = run.path / "metrics.jsonl"
+    lines = metrics.read_text().splitlines(keepends=True)
+    for left, step in (("".join(lines[:1]), 4), ("".join(lines)[:-30], 12), ("", 0)):
+        metrics.write_text(left)
+        with pytest.raises(RunDirectoryError, match=f"must hold the metrics of model .* but lacks step {step} "):
+            train_language_model(resume_language_run(run.path))
 
 
 def test_a_batch_may_be_computed_in_parts_and_in_half_precision(corpus, tmp_path):

@@ -33,6 +33,17 @@ heads = AttentionConfig(8)
 predictor = SequencePredictorConfig(CausalTransformerConfig(heads), 3).build()
 behind = InContextRegressorConfig(TransformerConfig(6), embedding=EmbeddingConfig(4, 6)).build()
 gates = AttentionConfig(8, forget=True, beta=True)
+from torch.nn.utils.parametrizations import weight_norm
+from mesascope.lenses import attention_maps, probe, prompt_tune
+from mesascope.nets import LanguageModelConfig
+from mesascope.ops import rotated
+convolved = lambda taps: MesaAttention(AttentionConfig(8, n_heads=1, convolution=taps))
+layers = tuple(AttentionConfig(8, n_heads=count) for count in (1, 2))
+uneven = SequencePredictorConfig(CausalTransformerConfig(layers, 2), 3).build()
+language = LanguageModelConfig(CausalTransformerConfig(heads), vocabulary=20, context=8).build()
+ids = torch.arange(3)[None]
+pruned = SequencePredictorConfig(CausalTransformerConfig(heads), 3).build()
+weight_norm(pruned.transformer.layers[0].attention.q_proj)
 causal = CausalTransformer(CausalTransformerConfig(gates, 2, ("mesa", "softmax"), layer_norm=True))
 tokens = torch.randn(2, 5, 8)
 """
@@ -133,6 +144,22 @@ CALLS = {
     "predictor.run_with_cache(torch.ones(2, 5, 3), names='layers.1')": "names must be one of 'embedded', 'layers.0', ",
     "RecursiveLeastSquares(1.0)([1.0, 2.0])": "sequence must be of type Tensor, but is [1.0, 2.0] (list)",
     "ChebyshevLeastSquares(None, 3.0)": "coefficients must be of type Sequence, but is None",
+    "mesa_conjugate_gradients(q, k, v, ridge=None)": "ridge must be a number, but is None",
+    "rotated(q[..., :5], torch.arange(12))": "vectors must have an even width, but is 5: add an entry.",
+    "causal.tokens(tokens, -1)": "layers must be at least 0, but is -1",
+    "convolved(4).advance(tokens, convolved(3).init_state(2))": "state must be of this layer, with (3, 16) recent "
+    "rows, but is (2, 16): begin with init_state.",
+    "probe({'constant': [predictor]}, x)": "groups must have other names than the baselines constant, "
+    "constant-shuffled, but is 'constant': rename it.",
+    "probe({'net': [predictor]}, x.repeat(2, 1, 1), times=[])": "times must name at least one time, but is []",
+    "probe({'net': [predictor]}, x.repeat(2, 1, 1), times=2)": "times must name at least one time, but is 2",
+    "attention_maps(uneven, x)": "network must have as many heads in each layer, but is [1, 2]: read the points",
+    "prompt_tune(RecursiveLeastSquares(1.0), None, eos=True)": "network must be of type SequencePredictor or Prompted",
+    "language(torch.tensor(3))": "tokens must have shape (*batch, t), but is (): add the missing axes.",
+    "language(ids, targets=ids[:, 1:])": "targets must be int64 of the shape (1, 3) of tokens, but is 'torch.int64 (1, 2)'",
+    "language(ids, targets=ids.float())": "targets must be int64 of the shape (1, 3) of tokens, but is 'torch.float32 (1, 3)'",
+    "language.eval()(ids, targets=ids + 20)": "targets must be from 0 to 19, but is [20, 22]: use the model's own",
+    "pruned.save_pretrained('none')": "the network must have plain weights, but is 'pruned or parametrized': call",
 }
 
 

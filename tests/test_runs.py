@@ -486,7 +486,7 @@ def test_checkpoints_to_keep_stay_beside_the_newest_also_where_training_was_inte
             raise KeyboardInterrupt
 
     for _ in range(2):
-        checkpoints = TrainingCheckpoints(run.path / "checkpoints" / "net", record, keep=plan.keep)
+        checkpoints = TrainingCheckpoints(run.path / "checkpoints" / "net", record)  # the plan names steps to keep
         with contextlib.suppress(KeyboardInterrupt):
             train(network.build, family, plan, [0], checkpoints=checkpoints, evaluate=look)
     assert run.steps("net") == [0, 2, 6]
