@@ -13,7 +13,7 @@ from mesascope.evidence import Estimates
 from mesascope.lenses.access import chosen_times, numbers, require_causal, require_groups, require_sequences
 from mesascope.lenses.needs import HasActivations
 from mesascope.records import register
-from mesascope.shapes import Float, Tensor
+from mesascope.shapes import Float, Int, Tensor
 from mesascope.training.modes import evaluating
 
 PROBED = ("next", "preconditioned", "implicit")
@@ -71,9 +71,12 @@ def probe(
         require_causal([member], sequences[:, :-1])
         with torch.no_grad(), evaluating(member):
             layers = [tokens[:, at].double() for tokens in member.activations(sequences[:, :-1])]
-        for kind, own in (("", wanted), ("-shuffled", _shuffled(wanted, generator))):
-            found = [_probe_errors(tokens, own, ridge, read) for tokens in layers]
-            errors.setdefault(f"{name}{kind}", []).append(torch.stack(found))
+        errors.setdefault(name, []).append(torch.stack([_probe_errors(own, wanted, ridge, read) for own in layers]))
+        order = _shuffled(len(wanted), generator).to(wanted.device)
+        found = torch.stack([_probe_errors(own, wanted[order], ridge, read) for own in layers])
+        if read is None:  # each error in the place of its target: paired with the errors of the targets' mean
+            found = found[:, (_held(order) - len(_fitted(order))).argsort()]
+        errors.setdefault(f"{name}-shuffled", []).append(found)
     truth = wanted if read is None else read[1]
     fixed = {"constant": (_held(truth) - _fitted(truth).mean(0)).square().mean(-1)}
     if read is not None:
@@ -124,11 +127,11 @@ def _implicit(sequences: Tensor, at: list[int]) -> tuple[Tensor, Tensor]:
     return sums[:, :-1][:, at], sequences[:, 1:][:, at]
 
 
-def _shuffled(targets: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Targets permuted among the fitted sequences, and among the held-out ones."""
+def _shuffled(count: int, generator: torch.Generator | None) -> Int[Tensor, " tasks"]:
+    """A permutation of the fitted sequences among themselves, and of the held-out ones."""
     options: dict[str, Any] = {"generator": generator, "device": "cpu" if generator is None else generator.device}
-    parts = (_fitted(targets), _held(targets))
-    return torch.cat([one[torch.randperm(len(one), **options).to(one.device)] for one in parts])
+    fitted = count // 2
+    return torch.cat([torch.randperm(fitted, **options), fitted + torch.randperm(count - fitted, **options)])
 
 
 def _stepped(inputs: Tensor, sums: Tensor, truth: Tensor) -> Tensor:
