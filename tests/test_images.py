@@ -511,7 +511,10 @@ def test_images_of_ones_own_that_are_no_images_are_refused(unchecked, tmp_path):
         ((pixels, [0, 0, 0, 1, 1, np.nan]), "labels must be whole numbers or names"),
         ((tmp_path / "images.npy", [0] * 6), "images must be an .npy file of numbers, but .* is not .*No such file"),
         ((tmp_path / "junk.npy", [0] * 6), "images must be an .npy file of numbers, but .*junk.npy is not"),
-        ((tmp_path / "many.npz", [0] * 6), "images must be an .npy file, with one array, but is .*many.npz"),
+        (
+            (tmp_path / "many.npz", [0] * 6),
+            "images must be an .npy file, with one array, but is .*: write the array with numpy.save",
+        ),
         ((pixels, [0] * 5), r"labels must have shape \(6,\), one per image, but is \(5,\)"),
         ((pixels, [0, 0, 0, 1, 1, 1]), "shots must be at most 3 together with queries"),
     ):

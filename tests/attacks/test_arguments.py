@@ -493,6 +493,8 @@ Ensemble([net])(ep.context, ep.xq) | inputs must have a first axis of 1, one per
 EnsembleState([net, net], half_mse, plan) | members must start from different weights
 fit(None, lambda step: ep, plan) | state must be of type TrainingState
 fit(ModuleState(Free(), lambda m, b: torch.ones(2), plan), lambda step: ep, plan) | loss must return one number
+fit(ModuleState(Free(), lambda m, b: torch.ones(()), plan), lambda step: ep, plan) | loss must depend on the
+fit(EnsembleState([Free()], lambda m, b: torch.ones(1), plan), lambda step: ep, plan) | loss must depend on the weights
 fit(EnsembleState([Free()], lambda m, b: torch.ones(2), plan), lambda step: ep, plan) | loss must return one loss per
 ModuleState(net, half_mse, plan, autocast='half') | autocast must be torch.float16, torch.bfloat16 or None
 ModuleState(net, half_mse, plan, parameter_groups=['a']) | parameter_groups must be of type ParameterGroup

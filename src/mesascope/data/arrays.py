@@ -78,6 +78,7 @@ def _loaded(path: Path) -> np.ndarray:
         remedy = "write it with numpy.save"
         raise ArgumentError(f"images must be an .npy file of numbers, but {path} is not ({error}): {remedy}.") from None
     if not isinstance(found, np.ndarray):
+        found.close()
         refuse("images", "be an .npy file, with one array", str(path), "write the array with numpy.save")
     return found
 

@@ -95,7 +95,7 @@ class Pretrained(nn.Module):
 
     @classmethod
     def _build(cls, record: Any) -> nn.Module:
-        if cls.built_from is None and "kind" not in record:
+        if cls.built_from is None and isinstance(record, dict) and "kind" not in record:
             raise ArgumentTypeError(
                 f"folder must hold a network of type {cls.__name__}, but its {_CONFIG} names no kind of network: call "
                 "from_pretrained of the class that was saved."

@@ -106,6 +106,7 @@ class EnsembleState(OptimizedState, Generic[Module]):
         for index in range(self.accumulate):
             losses = self._loss_of_part(self.ensemble, batch, index, axis=1)
             self._check(losses)
+            self._require_gradient(losses)
             losses = losses / self.accumulate
             losses.sum().backward()
             total = total + losses.detach()

@@ -153,6 +153,7 @@ class ModuleState(OptimizedState, Generic[Module]):
                         f"loss must return one number, but returned the shape {tuple(loss.shape)}: average over all "
                         "axes."
                     )
+                self._require_gradient(loss)
                 self._scaler.scale(loss / self.accumulate).backward()
             total = total + loss.detach() / self.accumulate
         return mean_over_processes(total, self._group) if self._parallel else total

@@ -115,11 +115,14 @@ class OptimizedState:
         with torch.autocast(self._device.type, dtype=self.autocast, enabled=self.autocast is not None):
             loss = self.loss(model, part_of(batch, index, self.accumulate, axis))
         require_instance("the value of loss", loss, Tensor, "return a tensor")
+        return loss
+
+    @staticmethod
+    def _require_gradient(loss: Tensor) -> None:
         if not loss.requires_grad:
             raise ArgumentError(
                 "loss must depend on the weights that train, but has no gradient: compute it from the model's outputs."
             )
-        return loss
 
     def _gradients(self) -> list[Tensor]:
         return [weight.grad for weight in self._weights.values() if weight.grad is not None]
