@@ -51,13 +51,13 @@ class TruncatedAnswer(str):
 class CachedModel:
     """A language model with a cache and a budget.
 
-    Repeated answers to a prompt are stored in order, so that a second run of a program gets the same answers from the
-    file. Empty answers are not stored, and cut ones only if their first line is a complete number.
+    All answers to a repeated prompt are stored in order, so that a second run of a program gets the same answers from
+    the file. Empty answers are not stored, and cut ones only if their first line is a complete number.
 
     Args:
         model: maps a prompt to a text; may be asynchronous, or map a list to a list (``batched``). Its attribute
             ``settings``, if it has one, is part of the key of each answer.
-        name: name of the model, part of the key. A model without this attribute needs a new name when its settings
+        name: name of the model, part of the key. A model without ``settings`` needs a new name when they
             change.
         cache: JSON Lines file to which answers are appended; no file if None.
         most_calls, most_tokens: budget for prompts whose answers are not in the file; prompts beyond the budget are not
@@ -65,7 +65,7 @@ class CachedModel:
         concurrency: prompts sent at the same time, or per batch. Unless ``batched``, the first is sent alone.
 
     Raises:
-        ArgumentError: the file is not a writable cache. From `ask`, if a batched model returns too few or many texts.
+        ArgumentError: the file is not a writable cache. From `ask`, if a batched model returns another number of texts.
         UnusableModelError: from `ask`, if the model raises it. Also if the model has never answered, and fails on eight
             prompts or on all prompts of a call.
     """

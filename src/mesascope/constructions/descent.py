@@ -176,7 +176,7 @@ def _construction(d_in: int, d_out: int, n_context: int, algorithm: GradientDesc
 def _products(
     d_in: int, d_out: int, rate: Tensor, gamma: Any = 0.0, w0: Tensor | None = None, width: int = 0, heads: int = 1
 ) -> Products:
-    """Products of one step in the first head (others are 0), for tokens that begin with inputs and end with targets."""
+    """W_KQ and W_PV of a step in the first head (other heads are 0); tokens begin with inputs and end with targets."""
     width = width or d_in + d_out
     w_kq, w_pv = torch.zeros(2, heads, width, width, dtype=torch.float64)
     w_kq[0, :d_in, :d_in].fill_diagonal_(1.0)

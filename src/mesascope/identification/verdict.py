@@ -30,7 +30,7 @@ _STAKES = (0.02, 0.1, 0.5)
 
 @dataclass(frozen=True)
 class Difference:
-    """A normalised squared difference, minus noise, with lower and upper confidence bounds.
+    """Mean squared difference of two learners over the variance of predictions, minus noise, with confidence bounds.
 
     `difference` states the error rate of each bound.
     """
@@ -40,7 +40,7 @@ class Difference:
     high: float
 
     def below(self, bound: float) -> bool:
-        """True if the upper bound lies below ``bound``; bounds above `EXACT` also need `ENOUGH` tasks."""
+        """True if ``high`` is below ``bound``, from at least `ENOUGH` tasks if ``bound`` is above `EXACT`."""
         return self.high < bound and (bound <= EXACT or self.mean.n >= ENOUGH)
 
     def tasks_to_decide(self, bound: float) -> float:

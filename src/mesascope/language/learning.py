@@ -142,7 +142,12 @@ def new_language_run(
 
 
 def resume_language_run(folder: str | Path) -> Run:
-    """Open a run to continue it; its files must be undamaged."""
+    """Open a run for `train_language_model` to continue.
+
+    Raises:
+        RunDirectoryError: its records are damaged.
+        ArgumentError: its device is not available.
+    """
     run = Run.open(folder)
     _settings(run)
     available_device(run.config["device"])

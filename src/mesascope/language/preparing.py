@@ -49,7 +49,8 @@ def prepare(
         validation: share of the documents for validation, or of the tokens if a split stays empty.
         field: field of rows that contains the text.
         delimiter: separator of documents in a plain text file; None if a file is one document.
-        broken: ``"skip"`` lines that are not UTF-8, JSON or text, or ``"refuse"`` them with an error.
+        broken: ``"skip"`` or ``"refuse"`` (with an error) lines that are not UTF-8, and rows that are not JSON or lack
+            text.
         shard: maximum number of tokens per file.
 
     Raises:

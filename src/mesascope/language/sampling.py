@@ -54,7 +54,7 @@ def generate(
 
     Args:
         prompt: beginning of the document; may be empty.
-        tokens: maximum number of tokens; if None, 200, or all remaining learned positions if fewer (with a message).
+        tokens: maximum number of tokens; if None, 200, or fewer (with a message) if the model has fewer positions left.
         temperature: sampling temperature; 0 takes the likeliest token each time.
         top_p: sample only from the likeliest tokens that together have this probability (nucleus sampling).
         chunk: prompt tokens per forward pass.

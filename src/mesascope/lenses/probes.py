@@ -35,8 +35,9 @@ def probe(
     Each map is affine and is fitted by ridge regression on half of the sequences; errors are measured on the other
     half. Cases are ``layer`` (0 is before the first) and ``t``, the number of known elements. ``("mse", group)`` is the
     mean squared error, and ``("before", group)`` the error of the previous layer at the same time (of layer 0 for
-    layer 0). Their ratio is paired; ratios between cases are not. Baselines: ``("mse", "group-shuffled")``, maps fitted
-    to targets of other sequences, and ``("mse", "constant")``, the targets' mean.
+    layer 0). Errors of ratios within a case count that its sequences are shared; those of ratios between cases do not.
+    Baselines: ``("mse", "group-shuffled")``, maps fitted to targets of other sequences, and ``("mse", "constant")``,
+    the targets' mean.
 
     Targets: ``"next"`` is the next element. ``"preconditioned"`` is A_t^{-1} s_t with A_t = sum_{i<t} s_i s_i^T +
     regulariser I. ``"implicit"`` is the next element, predicted by a gradient step eta sum_{i<=t} s_i s_{i-1}^T x_t:
@@ -49,6 +50,9 @@ def probe(
         ridge: ridge penalty of the probes per sequence, relative to the mean squared activation.
         regulariser: see the target ``"preconditioned"``; 1/lambda in the source.
         generator: draws the shuffled targets.
+
+    Raises:
+        ArgumentError: there are fewer than four sequences, or a group has the name of a baseline.
 
     Source: von Oswald (2024), section 3.5.1, Figs. 3.3, 3.4 and 3.13.
     """

@@ -69,7 +69,10 @@ class HookedModule(nn.Module):
             inputs, options: arguments of the network: ``(context, xq)`` or ``(sequence)``.
             names: names or patterns of the points to keep, such as ``"layers.*.attention.pattern"``; all if None.
 
-        The tensors are not copies, so gradients flow through them.
+        The values are neither copied nor detached.
+
+        Raises:
+            ArgumentError: a name or pattern matches no point.
         """
         with self.cached(names) as cache:
             output = self(*inputs, **options)

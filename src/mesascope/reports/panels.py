@@ -195,7 +195,7 @@ def sweep(
 def strip(y: str, names: Mapping[str, str], read: Callable[[Any], Mapping[str, Mapping[str, Any]]]) -> Lines:
     """One mark per replicate above the name of each method; ``read`` returns numbers by label and method.
 
-    Marks of different labels are side by side. A method that is missing for any label has no marks.
+    Marks of different labels are side by side. A method has marks only if no label lacks it.
     """
 
     def lines(results: Any) -> list[Line]:

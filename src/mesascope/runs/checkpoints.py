@@ -220,7 +220,7 @@ def _read(checkpoints: Path, training: str, step: int | None = None) -> tuple[di
 
 
 def _identity(record: Any) -> Any:
-    """A record without empty ``keep`` entries, as records of earlier versions have no ``keep``."""
+    """Drop empty ``keep`` entries, which records of earlier versions do not have."""
     if not isinstance(record, Mapping):
         return record
     return {key: _identity(value) for key, value in record.items() if key != "keep" or value}

@@ -49,7 +49,7 @@ def tell_device(asked: str, taken: str) -> None:
 
 
 def available_device(name: str) -> str:
-    """Name of an available device; ``auto`` chooses a GPU if there is one.
+    """Return ``name``, or for ``auto`` a GPU if there is one, else the CPU; raise if torch does not find the device.
 
     >>> available_device("cpu")
     'cpu'

@@ -93,7 +93,7 @@ class LinearRegression:
 
     @property
     def covariance_matrix(self) -> Float[Tensor, "d d"]:
-        """``covariance`` times x_scale^2, in float64; it is the covariance of inputs if z has variance 1."""
+        """``covariance`` times x_scale^2, in float64: that of the inputs if draws of ``x`` have variance 1."""
         if self.covariance is None:
             return self.x_scale**2 * torch.eye(self.d_in, dtype=torch.float64)
         return self.x_scale**2 * self._factor @ self._factor.mT

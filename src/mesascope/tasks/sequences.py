@@ -1,7 +1,7 @@
 """Families of sequences: linear, partly observed and nonlinear dynamics, and linear regression as a sequence.
 
-A sequence has ``length`` elements (T) of width ``d``. ``noise`` is the standard deviation of the noise that is added to
-each entry of the state at each step.
+A sequence of dynamics has ``length`` elements (T) of width ``d``; ``noise`` is the standard deviation of the noise that
+is added to each entry of its state at each step.
 """
 
 from __future__ import annotations

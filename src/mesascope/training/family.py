@@ -129,7 +129,7 @@ def train(
 def _batches(
     family: Any, seeds: Sequence[int], size: int, device: torch.device | str, ensemble: Ensemble, unchecked: bool
 ) -> Callable[[int], Episode | Tensor]:
-    """Return a function that draws a step's batch; if ``unchecked``, its first call raises if member 0 looks ahead."""
+    """Return a function that draws a step's batch; if ``unchecked``, its first call checks that member 0 is causal."""
     families = [family.seeded(seed) if isinstance(family, Seeded) else family for seed in seeds]
 
     def batch_at(step: int) -> Episode | Tensor:

@@ -18,7 +18,7 @@ _MOST_SCALINGS = 400
 
 
 def rescaled(losses: Losses, start: Float[Tensor, " p"]) -> Float[Tensor, " p"]:
-    """Scale ``start`` until the mean loss is finite, differs from the loss at 0, and stops falling."""
+    """Scale ``start`` until the mean loss is finite and not that at 0, then double or halve it while the loss falls."""
 
     def mean(point: Tensor) -> float:
         with torch.no_grad():

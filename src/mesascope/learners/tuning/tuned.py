@@ -155,7 +155,7 @@ def _unclipped(learner: Descent) -> Descent:
 def _without_clip(
     learner: nn.Module, family: Family | SequenceFamily, contexts: int, seed: int
 ) -> Mapping[int, Values]:
-    """Optima without the clip, by number of steps, as starts for a learner with a clip; empty if unavailable."""
+    """Tuned parameters without ``token_clip``, by steps, as starts; empty without a clip or a spectral loss."""
     if not isinstance(learner, GradientDescentPlusPlus) or learner.token_clip is None:
         return {}
     if learner.w0 is not None or not has_spectral_loss(family):

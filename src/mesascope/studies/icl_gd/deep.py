@@ -107,7 +107,7 @@ def _changes(ratios: Any) -> np.ndarray:
 
 
 def _alive_over_warm(r: Any) -> np.ndarray:
-    """Median losses of networks without a dead layer (of all, if each has one) / of warm networks, for all pairs."""
+    """Median loss of each network without a dead layer (of any, if all have one) / of each warm-started network."""
     alive = nominal(_without_each("left-out")(r)).min(axis=1) > 2
     chosen = alive if alive.any() else ~alive
     return np.true_divide.outer(main["median", "trained"](r)[chosen], warm["median", "warm"](r))

@@ -117,7 +117,7 @@ def _limits(lab: study.Lab, settings: OneStep) -> study.Estimates:
 
 
 def _read(networks: Sequence[Any], built: Any) -> dict[str, Any]:
-    """Rescaled products of each seed's layer, and their distance from the construction's."""
+    """Rescaled W_KQ and W_PV by seed, largest off-diagonal entry of W_KQ, and its distance from the construction."""
     read = [lenses.weights(net, built)[0][0] for net in networks]
     distances = {name: [getattr(one, name) for one in read] for name in ("off_diagonal", "distance_kq")}
     return {**regression.first_products(networks), **distances}

@@ -160,7 +160,7 @@ def contrast_figures(
 
 
 def relative(swept: StageReading, case: str) -> Reading:
-    """Values of a sweep / that of training, which is 1 for teacher scales."""
+    """Values of a sweep divided by the value of training (1 for teacher scales)."""
     return swept.case(case).map(over_training if case == "x_scale" else lambda x: x, case)
 
 

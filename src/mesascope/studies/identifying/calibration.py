@@ -130,7 +130,7 @@ def behind(adapter: str, learner: Any) -> Any:
 
 
 def budget(tasks: int) -> int:
-    """Number of predictions that `identify` needs for three parts with ``tasks`` tasks of each condition."""
+    """Budget of `identify` for ``tasks`` tasks of each condition, or fewer where it also measures behaviour."""
     return 3 * tasks * (1 + len(identification.CONDITIONS)) + 3
 
 

@@ -66,7 +66,7 @@ def by_token(losses: Losses) -> dict[str, Any]:
 
 
 def uniform(net: Any, windows: Any, vocabulary: int) -> Arrays:
-    """Loss of a network with all weights set to 0 / logarithm of the vocabulary's size."""
+    """Set all weights to 0, and return the mean loss divided by the logarithm of the vocabulary's size."""
     for weight in net.parameters():
         weight.data.zero_()
     (losses,) = token_losses({"uniform": [net]}, windows)["uniform"]

@@ -1,7 +1,8 @@
-"""Do learned rates and masks keep what was learned, and do they close?
+"""Do learned rates and masks keep what was learned, and do they become 0?
 
-Thesis: Table 4.5 and Figs. 4.3 and 4.4. A network of two hidden layers learns one task after another: images turned,
-or with their pixels permuted. A method sees each batch of ten images once, and may store a few hundred past images.
+Thesis: Table 4.5 and Figs. 4.3 and 4.4. A network of two hidden layers learns one task after another: rotated images,
+or images with permuted pixels. A method sees each batch of ten images once (in one comparison, ten times), and may
+store up to 1,000 past images.
 """
 
 from __future__ import annotations

@@ -36,8 +36,8 @@ def follow(
 ) -> Any:
     """Train networks by a method of continual learning on ``count`` tasks of a stream for each seed.
 
-    Stage ``name`` holds ``learned`` and ``retained``, the accuracy on a task at its end and at the stream's end, by
-    seed and task; and ``closed``, the share of each parameter's entries with rate 0, by seed, look and parameter.
+    Stage ``name`` holds accuracies by seed and task: ``learned`` at the task's end, ``retained`` at the stream's end.
+    If the method has rates, ``closed`` is the share of rates that are 0, by seed, look and parameter.
 
     Args:
         seeds: of networks and streams; the run's if None.
