@@ -527,7 +527,7 @@ def test_published_claims_have_the_minimums_of_the_page():
     known = {path.name: 5 for path in (DOCS / "results").glob("mesa-*")}
     known |= {"language-mesa": 3, "llm-regression": 10, "mesa-transformer": 8}
     assert few == {(name, 3, networks) for name, networks in known.items()} | {("deep", 1, 1)}
-    assert "3 networks for claims of `language-mesa`, whose run has 3 of each kind, and for some claims of `llm-r" in PAGE
+    assert "3 networks for claims of `language-mesa`, whose run has 3 of each kind, and for some claims of `llm" in PAGE
     assert "whose run has 10, and of the `mesa-` studies, whose runs have 5 (8 in `mesa-transformer`)" in PAGE
 
 
