@@ -142,8 +142,10 @@ def _of_union(name: str, value: Any, options: tuple[Any, ...]) -> Any:
 
 def _of_tuple(name: str, value: Any, kinds: tuple[Any, ...]) -> Any:
     if not isinstance(value, tuple | list):
+        count = 1 if not kinds or kinds[-1] is ... else len(kinds)
+        entries = ", ".join([shown(value)] * count) + "," * (count == 1)
         raise ArgumentTypeError(
-            f"{name} must be a tuple, but is {shown(value)} ({type(value).__name__}): pass ({shown(value)},), say."
+            f"{name} must be a tuple, but is {shown(value)} ({type(value).__name__}): pass ({entries}), say."
         )
     if kinds and kinds[-1] is not ...:
         if len(kinds) != len(value):

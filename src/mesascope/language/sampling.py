@@ -76,7 +76,7 @@ def generate(
     most = model.config.context - len(read) if model.places is not None else count
     if most < 1:
         rule = f"be shorter than the {model.config.context} positions that the model has learned"
-        refuse("prompt", rule, f"{len(read)} tokens", "shorten it")
+        refuse("prompt", rule, f"{len(read)} tokens, the end of a document before it included", "shorten it")
     if count > most:
         why = f"the model has learned {model.config.context} positions, and the prompt takes {len(read)}"
         if tokens is not None:
