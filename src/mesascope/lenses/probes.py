@@ -79,7 +79,7 @@ def probe(
         order = _shuffled(len(wanted), generator).to(wanted.device)
         found = torch.stack([_probe_errors(own, wanted[order], ridge, read) for own in layers])
         if read is None:  # each error in the place of its target: paired with the errors of the targets' mean
-            found = found[:, (_held(order) - len(_fitted(order))).argsort()]
+            found = found[:, _held(order).argsort()]
         errors.setdefault(f"{name}-shuffled", []).append(found)
     truth = wanted if read is None else read[1]
     fixed = {"constant": (_held(truth) - _fitted(truth).mean(0)).square().mean(-1)}

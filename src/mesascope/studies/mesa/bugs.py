@@ -99,7 +99,7 @@ PROBES_IN_SAMPLE = Mutation(
 )  # fmt: skip
 UNSHUFFLED = Mutation(
     "shuffled targets are not shuffled", "mesascope.lenses.probes:_shuffled",
-    lambda shuffled: lambda targets, generator: targets,
+    lambda shuffled: lambda count, generator: shuffled(count, generator).sort().values,
 )  # fmt: skip
 FIRST_END = Mutation(
     "interpolation returns its first end", "mesascope.lenses.reverse:ReverseEngineered.between",
