@@ -156,6 +156,7 @@ CALLS = {
     "attention_maps(uneven, x)": "network must have as many heads in each layer, but is [1, 2]: read the points",
     "prompt_tune(RecursiveLeastSquares(1.0), None, eos=True)": "network must be of type SequencePredictor or Prompted",
     "language(torch.tensor(3))": "tokens must have shape (*batch, t), but is (): add the missing axes.",
+    "language([3], targets=ids)": "tokens must be of type Tensor, but is [3] (list): pass one.",
     "language(ids, targets=ids[:, 1:])": "targets must be int64 of the shape (1, 3) of tokens, but is 'torch.int64 (",
     "language(ids, targets=ids.float())": "targets must be int64 of the shape (1, 3) of tokens, but is 'torch.float32",
     "language.eval()(ids, targets=ids + 20)": "targets must be from 0 to 19, but is [20, 22]: use the model's own",

@@ -132,11 +132,10 @@ def _classes(labels: Any) -> tuple[tuple[str, ...], np.ndarray]:
     rule = "be whole numbers or names"
     try:
         each = np.asarray(labels.detach().cpu() if isinstance(labels, Tensor) else labels)
-        if each.dtype.kind not in "biuUS" and not np.array_equal(each, np.round(each)):  # object: None, or mixed kinds
-            refuse("labels", rule, str(labels)[:60], "mend them")
+        whole = each.dtype.kind in "biuUS" or np.array_equal(each, np.round(each))  # or floats, None, a mixture
         classes, index = np.unique(each, return_inverse=True)
     except (TypeError, ValueError) as error:
-        if isinstance(error, ArgumentError):
-            raise
         raise ArgumentError(f"labels must {rule}, but are not ({error}): convert them.") from None
+    if not whole:
+        refuse("labels", rule, str(labels)[:60], "mend them")
     return tuple(map(str, classes)), index

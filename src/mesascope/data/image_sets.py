@@ -171,7 +171,7 @@ def _of_folder(folder: Path, part: str, size: int | None) -> Images:
     """Read the pictures of a folder, or their decoded pixels from the cache if no file has changed."""
     paths, names = pictures_of(folder, part)
     classes, labels = np.unique(names, return_inverse=True)
-    every = _of_all_parts(folder)
+    every = _of_all_parts(folder, part, paths)
     state = [[str(path), path.stat().st_size, path.stat().st_mtime_ns] for path in every]
     key = hashlib.sha256(json.dumps([_DECODER, part, size, state]).encode()).hexdigest()[:16]
     kept = cache_folder() / "decoded" / f"{key}.safetensors"
@@ -183,13 +183,13 @@ def _of_folder(folder: Path, part: str, size: int | None) -> Images:
     return Images(pixels, torch.as_tensor(labels).long(), tuple(map(str, classes)))
 
 
-def _of_all_parts(folder: Path) -> list[Path]:
-    """Pictures of all parts that the folder has; raise if a picture is in several."""
-    every: set[Path] = set()
-    for part in PARTS:
+def _of_all_parts(folder: Path, part: str, own: list[Path]) -> list[Path]:
+    """Pictures ``own`` of a part and those of the folder's other parts; raise if a picture is in several."""
+    every = set(own)
+    for other in PARTS:
         paths: list[Path] = []
         with contextlib.suppress(ArgumentError):  # raised where that part is loaded
-            paths, _ = pictures_of(folder, part)
+            paths, _ = ([], []) if other == part else pictures_of(folder, other)
         if twice := every.intersection(paths):
             raise ArgumentError(
                 f"{folder} must have each picture in one part, but has {min(twice)} in several: remove it from all but "

@@ -268,9 +268,9 @@ class _Monitor:
     def load(self) -> tuple[int, dict[str, Tensor]] | None:
         """Load the last checkpoint, and drop metrics logged after it."""
         found = self.checkpoints.load()
-        if processes.is_rank_zero() and found:
-            require_metrics(self.run, MODEL, self.plan.evaluated(found[0]), [self.run.config["seed"]])
         if processes.is_rank_zero():
+            if found:
+                require_metrics(self.run, MODEL, self.plan.evaluated(found[0]), [self.run.config["seed"]])
             self.run.rewind_metrics(MODEL, found[0] if found else -1)
         if found:
             self.state.load(found[1])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -27,7 +27,7 @@ class Copies:
     """A module with separate parameters and buffers for each task.
 
     vmap runs the tasks in parallel. Modules that vmap cannot run, or would slow down (convolutions on CPU), run task by
-    task. Calls that are differentiated ``twice`` use the operations of `differentiable`.
+    task. Calls that are differentiated ``twice`` use slower `operations`.
     """
 
     def __init__(self, model: nn.Module, tasks: int, norms: list[_BatchNorm], twice: bool) -> None:
@@ -38,7 +38,8 @@ class Copies:
 
     def __call__(self, phi: Mapping[str, Tensor], x: Float[Tensor, "tasks n dx"]) -> Float[Tensor, "tasks n dy"]:
         """Predictions of each task's copy, with parameters ``(tasks, ...)``."""
-        with in_words(self.model, lambda: f"model must read inputs {tuple(x.shape[1:])} of a task"), self._calls():
+        words = in_words(self.model, lambda: f"model must read inputs {tuple(x.shape[1:])} of a task")
+        with words, operations(self.model, self.twice):
             if not self.together:
                 return self._in_turn(phi, x)
             state = {**phi, **{name: one.clone() for name, one in self.buffers.items()}}
@@ -60,9 +61,6 @@ class Copies:
         after = {name: one.detach() for name, one in (state | replaced).items() if name in self.buffers}
         return require_tensor(self.model, answer), after
 
-    def _calls(self) -> AbstractContextManager[None]:
-        return differentiable(self.model) if self.twice else nullcontext()
-
     def alone(self, phi: Mapping[str, Tensor], x: Float[Tensor, "n dx"]) -> Float[Tensor, "n dy"]:
         """Predictions of the copy of a single task."""
         return self({name: one[None] for name, one in phi.items()}, x[None])[0]
@@ -80,12 +78,15 @@ class Copies:
 
 
 @contextmanager
-def differentiable(model: nn.Module) -> Iterator[None]:
-    """Within this context, calls of ``model`` have second derivatives.
+def operations(model: nn.Module, twice: bool) -> Iterator[None]:
+    """Within this context, calls of ``model`` can be differentiated, with ``twice`` two times.
 
-    Attention, recurrent layers and weight norm use slower operations: torch's fused ones have no second derivative or a
-    wrong one.
+    Then attention, recurrent layers and weight norm use slower operations: torch's fused ones have no second derivative
+    or a wrong one.
     """
+    if not twice:
+        yield
+        return
     recurs = any(isinstance(part, nn.RNNBase) for part in model.modules())
     before = torch.backends.cudnn.enabled  # cudnn.flags would also read TF32, which studies set in another way
     torch.backends.cudnn.enabled = before and not recurs

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +11,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy, mse_loss
 
 from mesascope.errors import ArgumentTypeError, refuse, require_choice, require_instance
-from mesascope.meta.copies import differentiable, recording, tasks_of
+from mesascope.meta.copies import operations, recording, tasks_of
 from mesascope.meta.maml import ANIL, BOIL, MAML, ExpMAML, MetaSGD, SparseMAML, SparseReLUMAML
 from mesascope.meta.preconditioning import MetaCurvature, MTNet, Shrinkage, SparseMAMLPlus
 from mesascope.modules import run_with
@@ -119,7 +118,7 @@ class TaskCopy:
         """Adapted parameters phi by name; other parameters are the module's own."""
 
     def __call__(self, *inputs: Any, **named: Any) -> Any:
-        with differentiable(self._model) if self._method.order == 2 else nullcontext():
+        with operations(self._model, self._method.order == 2):
             answer, replaced = run_with(self._model, {**self.parameters, **self._buffers}, inputs, named)
         self._buffers |= {name: one.detach() for name, one in replaced.items()}
         return answer

@@ -97,9 +97,9 @@ class LanguageModel(HookedModule, CausalNet, Pretrained):
         logits; a target of -100 has loss 0. Logits are then computed in blocks of tokens, to save memory: all logits of
         256 windows of 1,024 tokens with GPT-2's vocabulary take 53 GB.
         """
+        embedded = self._embedded(tokens, state, mask)
         if targets is not None:
             self._check_targets(tokens, targets, last)
-        embedded = self._embedded(tokens, state, mask)
         after = self.transformer(embedded, *given(state, mask, last))
         after, state = (after, None) if state is None else after
         found = self._read(after) if targets is None else self._losses(after, targets)

@@ -153,7 +153,7 @@ class Lab:
             watches: for each network, the function that returns the numbers to log.
             finished: see `take_over`.
         """
-        checkpoints = TrainingCheckpoints(self.run.path / "checkpoints" / name, record, self.device, keep=training.keep)
+        checkpoints = TrainingCheckpoints(self.run.path / "checkpoints" / name, record, self.device)
         seeds, found = record["seeds"], checkpoints.load()
         if found is None and take_over(self.run, name, checkpoints, finished or (lambda _: watches), training):
             found = checkpoints.load()
