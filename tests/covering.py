@@ -1,6 +1,6 @@
 """Coverage of intervals by quantifier, distribution and number of replicates: table and limits of docs/evidence.md.
 
-``python tests/covering.py`` prints both, from 20,000 samples a cell (200 to 1,000 for bootstraps), in some ten minutes.
+``python tests/covering.py`` prints both, from 20,000 samples a cell (2,000 for bootstraps, 1,000 for their limit).
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ LAWS: dict[str, Draw] = {
 # Replicates judged on the same tasks share the error of these tasks: their correlation.
 SHARED = (0.2, 0.5)
 REPLICATES, TASKS, MANY = (8, 10, 20, 30), (500, 1_000, 10_000), (20, 30, 100)
+# Correlation of the two losses of a task, of whose means a ratio is taken.
+PAIRED = (0.0, 0.9)
 STATISTICS: dict[str, Any] = {
     "log2 of a ratio of medians": (2, lambda a, b: float(np.log2((40 + np.median(a)) / (40 + np.median(b))))),
     "distance of the quartiles": (1, lambda a: float(np.subtract(*np.quantile(a, [0.75, 0.25])))),
@@ -57,11 +59,11 @@ def covered(quantifier: str, samples: Any, errors: Any, truth: float, **claim: A
     """Share of samples, one a column, whose interval contains the true value."""
     own = SimpleNamespace(over="seeds", **claim)
     error = (1 - LEVEL) * judging._STRICTER.get(quantifier, 1)
-    intervals = judging._INTERVALS[quantifier](own, (judging._Samples(samples, errors),))(error)
+    intervals = judging._INTERVALS[quantifier](own, (judging._Samples(samples, errors),))(error, len(samples))
     return float(np.mean([one.low <= truth <= one.high for one in intervals]))
 
 
-def cells(samples: int = 20_000, resampled: int = 200) -> Iterator[tuple[str, str, int, float]]:
+def cells(samples: int = 20_000, resampled: int = 2_000) -> Iterator[tuple[str, str, int, float]]:
     """Quantifier, distribution, number of replicates or tasks, and coverage."""
     rng = np.random.default_rng(0)
     for law, draw in LAWS.items():
@@ -75,6 +77,12 @@ def cells(samples: int = 20_000, resampled: int = 200) -> Iterator[tuple[str, st
         for n in REPLICATES:
             values = draw(rng, (n, samples))
             yield "median", law, n, covered("median", values, np.zeros_like(values), float(np.median(large)))
+    for correlation in PAIRED:
+        for n in TASKS:
+            found = [ratio_of_means(rng, correlation, -(-samples // 20), n) for _ in range(20)]
+            ratios, errors = (np.concatenate(part)[None] for part in zip(*found, strict=True))
+            label = f"ratio of lognormal means, correlation of logarithms {correlation:g}"
+            yield "every", label, n, covered("every", ratios, errors, 1.0)
     for correlation in SHARED:
         for n in REPLICATES:
             values = (1 - correlation) ** 0.5 * rng.normal(size=(n, samples))
@@ -83,7 +91,7 @@ def cells(samples: int = 20_000, resampled: int = 200) -> Iterator[tuple[str, st
             label = f"normal, correlation {correlation}, included"
             yield "median", label, n, covered("median", values, errors, 0.0)
     for share in (0.5, 0.9, 0.99):
-        for n in REPLICATES:
+        for n in (5, *REPLICATES):
             values = (np.arange(n)[:, None] < np.arange(n + 1)).astype(float)  # a column for each number of true ones
             inside = [covered("share", one[:, None], np.zeros((n, 1)), share) for one in values.T]
             exact = float(binom.pmf(np.arange(n + 1), n, share) @ inside)
@@ -125,6 +133,17 @@ def deviation(values: np.ndarray, axis: int = -1) -> Any:
     return values.std(axis, ddof=1)
 
 
+def ratio_of_means(
+    rng: np.random.Generator, correlation: float, samples: int, tasks: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Ratios of the means of two lognormal losses of the same tasks, and their standard errors, a number a sample."""
+    common = correlation**0.5 * rng.normal(size=(samples, tasks))
+    one, other = (np.exp(common + (1 - correlation) ** 0.5 * rng.normal(size=(samples, tasks))) for _ in range(2))
+    ratios = one.mean(1) / other.mean(1)
+    left = one - ratios[:, None] * other
+    return ratios, left.std(1, ddof=1) / other.mean(1) / tasks**0.5
+
+
 def student(values: np.ndarray, truth: float) -> float:
     """Share of samples, one a column, whose interval of Student's t at 99.9 % contains the mean."""
     reach = t.isf(0.0005, len(values) - 1) * values.std(0, ddof=1) / len(values) ** 0.5
@@ -145,7 +164,7 @@ def bootstrapped(
     with mock.patch.object(judging, "RESAMPLES", resamples):
         for _ in range(samples):
             read = tuple(judging._Samples(draw(rng, (n, 1)), np.zeros((n, 1))) for _ in range(count))
-            (found,) = judging._bootstrap(own, read)((1 - LEVEL) * judging._STRICTER["bootstrap"])
+            (found,) = judging._bootstrap(own, read)((1 - LEVEL) * judging._STRICTER["bootstrap"], n)
             inside += found.low <= truth <= found.high
     return inside / samples
 

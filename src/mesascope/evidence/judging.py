@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -32,6 +33,14 @@ class _Interval(NamedTuple):
     value: float
     low: float
     high: float
+
+
+class _Decision(NamedTuple):
+    verdict: str
+    interval: _Interval
+    among: str  # phrase with the number of intervals
+    p: float
+    why: str = ""  # reason, if undecided
 
 
 class _Samples(NamedTuple):
@@ -97,10 +106,7 @@ def _record(
     try:
         read = _read(claim, results)
         n = min(len(sample.values) for sample in read)
-        verdict, value, among, error = _decide(claim, preset, read)
-        why = ""
-        if verdict == "undecided":
-            why = f"its interval crosses the bound, {_needed(claim, bound, value, read[0].values.shape)}"
+        verdict, value, among, error, why = _decide(claim, bound, read)
         broken = [name for name, record in premises.items() if record["verdict"] != "holds"]
         if broken:
             said = premises[broken[0]]["verdict"].replace("undecided", "is undecided")
@@ -142,14 +148,54 @@ def least_replicates(claim: Claim) -> int:
     return max(claim.at_least or 1, _LEAST.get(claim.quantifier or "", 1))
 
 
-def _decide(claim: Claim, preset: str, read: tuple[_Samples, ...]) -> tuple[str, _Interval, str, float]:
-    """Verdict, worst interval, a phrase with the number of intervals, and p-value.
+def _decide(claim: Claim, bound: Bound, read: tuple[_Samples, ...]) -> _Decision:
+    """Verdict with its worst interval.
 
     The claim holds if every interval lies inside the bound. If a case is truly outside, its own interval lies inside
     with a probability of at most 1 %, however many other cases there are. The claim fails by Simes' rule: of m
     intervals, at least k lie outside, each at the error rate k / m x 1 %, for k = m or a power of two.
     """
-    bound, count = claim.bound(preset), min(len(sample.values) for sample in read)
+    _require_judgeable(claim, read)
+    count, (_, cases) = min(len(sample.values) for sample in read), read[0].values.shape
+    with np.errstate(all="ignore"):  # an overflow gives an infinite interval, which crosses any bound
+        intervals = _INTERVALS[claim.quantifier or ""](claim, read)
+
+    def sides(outside: float, size: int = count) -> tuple[list[_Interval], list[str]]:
+        with np.errstate(all="ignore"):
+            found = intervals(outside * _STRICTER.get(claim.quantifier or "", 1), size)
+        return found, [bound.side(one.low, one.high) for one in found]
+
+    def all_inside(error: float, size: int = count) -> bool:
+        return {*sides(error, size)[1]} == {"inside"}
+
+    def outside_at(error: float, size: int = count) -> list[int]:
+        """Places of the intervals outside the bound at the least rank that suffices; empty if none does."""
+        for rank in ranks:
+            ends = sides(error * rank / len(alone), size)[1]
+            if ends.count("outside") >= rank:
+                return [place for place, side in enumerate(ends) if side == "outside"]
+        return []
+
+    alone, where = sides(1 - LEVEL)
+    ranks = sorted({*(2**power for power in range(len(alone).bit_length())), len(alone)})
+    of = [(count, claim.over.removesuffix("s"))] * (len(alone) > cases) + [(cases, "case")] * (cases > 1)
+    among = f"worst of {' x '.join(counted(*one) for one in of)}" if of else ""
+    nearest = min(alone, key=lambda one: min(one.low - bound.low, bound.high - one.high))
+    if all_inside(1 - LEVEL):
+        if claim.quantifier not in ("exact", "share") and any(map(_all_the_same, read)):
+            raise _Undecided(f"all {claim.over} are the same")
+        return _Decision("holds", nearest, among, _least_error(all_inside))
+    if wrong := outside_at(1 - LEVEL):
+        shown = max((alone[place] for place in wrong), key=lambda one: max(one.low - bound.high, bound.low - one.high))
+        among = among and f"{among}; {len(wrong)} of {len(alone)} outside"
+        return _Decision("fails", shown, among, _least_error(outside_at))
+    needed = _needed(claim, count, lambda size: all_inside(1 - LEVEL, size) or bool(outside_at(1 - LEVEL, size)))
+    among = among and f"{among}; {where.count('inside')} of {len(alone)} inside"
+    return _Decision("undecided", nearest, among, 1.0, f"its interval crosses the bound, {needed}")
+
+
+def _require_judgeable(claim: Claim, read: tuple[_Samples, ...]) -> None:
+    count = min(len(sample.values) for sample in read)
     if not all(sample.values.size for sample in read):
         raise _Undecided("its reading returns no numbers")
     if count < least_replicates(claim):
@@ -158,42 +204,6 @@ def _decide(claim: Claim, preset: str, read: tuple[_Samples, ...]) -> tuple[str,
         for what, numbers in (("numbers", sample.values), ("standard errors", sample.errors)):
             if wrong := int((~np.isfinite(numbers)).sum()):
                 raise _Undecided(f"{wrong} of {numbers.size} {what} {'is' if wrong == 1 else 'are'} not finite")
-
-    with np.errstate(all="ignore"):  # an overflow gives an infinite interval, which crosses any bound
-        intervals = _INTERVALS[claim.quantifier or ""](claim, read)
-
-    def sides(outside: float) -> tuple[list[_Interval], list[str]]:
-        with np.errstate(all="ignore"):
-            found = intervals(outside * _STRICTER.get(claim.quantifier or "", 1))
-        return found, [bound.side(one.low, one.high) for one in found]
-
-    def room(one: _Interval) -> float:
-        return min(one.low - bound.low, bound.high - one.high)
-
-    alone, where = sides(1 - LEVEL)
-    cases = read[0].values.shape[1]
-    of = [(count, claim.over.removesuffix("s"))] * (len(alone) > cases) + [(cases, "case")] * (cases > 1)
-    among = f"worst of {' x '.join(counted(*one) for one in of)}" if of else ""
-    if {*where} == {"inside"}:
-        if claim.quantifier not in ("exact", "share") and any(map(_all_the_same, read)):
-            raise _Undecided(f"all {claim.over} are the same")
-        error = _least_error(lambda outside: {*sides(outside)[1]} == {"inside"})
-        return "holds", min(alone, key=room), among, error
-    ranks = sorted({*(2**power for power in range(len(alone).bit_length())), len(alone)})
-
-    def outside_at(error: float) -> list[_Interval]:
-        """Intervals outside the bound at the least rank that suffices; empty if none does."""
-        for rank in ranks:
-            found = [one for one, side in zip(*sides(error * rank / len(alone)), strict=True) if side == "outside"]
-            if len(found) >= rank:
-                return found
-        return []
-
-    if wrong := outside_at(1 - LEVEL):
-        shown = max(wrong, key=lambda one: max(one.low - bound.high, bound.low - one.high))
-        return "fails", shown, among and f"{among}; {len(wrong)} of {len(alone)} outside", _least_error(outside_at)
-    inside = where.count("inside")
-    return "undecided", min(alone, key=room), among and f"{among}; {inside} of {len(alone)} inside", 1.0
 
 
 def _least_error(decided: Callable[[float], Any]) -> float:
@@ -207,28 +217,15 @@ def _least_error(decided: Callable[[float], Any]) -> float:
     return math.exp(high)
 
 
-def _needed(claim: Claim, bound: Bound, found: _Interval, shape: tuple[int, int]) -> str:
-    """Phrase with the sample size that would decide the claim if the value and the spread stayed the same."""
-    from scipy.stats import t
-
-    (value, low, high), (count, cases) = found, shape
-    if bound.low < value < bound.high:  # both ends must move inside
-        gaps = [(value - low, value - bound.low), (high - value, bound.high - value)]
-    else:
-        gaps = [(high - value, bound.low - value)] if value <= bound.low else [(value - low, value - bound.high)]
-    ratio = max(reach / gap if gap else math.inf for reach, gap in gaps)
-    sizes = count * np.arange(1, _MOST_TIMES) if claim.quantifier == "every" else np.arange(count, _MOST_TIMES * count)
-    reach = sizes**-0.5
-    if claim.quantifier == "bootstrap":
-        reach = reach * t.isf((1 - LEVEL) / 2, sizes - 1)
-    enough = sizes[1:][(ratio * reach < reach[0])[1:]]
-    if claim.quantifier == "median" and bound.side(low, high) == "outside":  # outside, but in too few of several cases
-        enough = sizes[sizes > math.log2(2 * cases / (1 - LEVEL))]
-    if not len(enough):
+def _needed(claim: Claim, count: int, decided: Callable[[int], bool]) -> str:
+    """Phrase with the sample size that would decide the claim if values were distributed as they are."""
+    sizes = range(count + 1, _MOST_TIMES * count)
+    place = bisect_left(sizes, True, key=decided)
+    if place == len(sizes):
         what = "evaluation tasks" if claim.quantifier == "every" else claim.over
         return f"and more {what} would hardly decide it"
     record = {"quantifier": claim.quantifier, "over": claim.over, "n": count}
-    return f"and {sample_text(record, int(enough[0]))} would decide it"
+    return f"and {sample_text(record, sizes[place])} would decide it"
 
 
 def _all_the_same(samples: _Samples) -> bool:
@@ -236,8 +233,9 @@ def _all_the_same(samples: _Samples) -> bool:
     return len(samples.values) > 1 and bool((np.ptp(samples.values, axis=0) == 0).all())
 
 
-# Function that returns intervals, given the allowed probability that they miss the true value.
-_Intervals = Callable[[float], list[_Interval]]
+# Function that returns intervals, given the allowed probability that they miss the true value, and a sample size. For
+# other sizes than the sample's own, they are what a sample of that size with the same distribution would give.
+_Intervals = Callable[[float, int], list[_Interval]]
 
 
 def _every(claim: Claim, read: tuple[_Samples, ...]) -> _Intervals:
@@ -249,8 +247,8 @@ def _every(claim: Claim, read: tuple[_Samples, ...]) -> _Intervals:
         raise _Undecided("its numbers have no standard errors, and 'every' needs them: set quantifier='median', say")
     pairs = list(zip(samples.values.ravel(), samples.errors.ravel(), strict=True))
 
-    def at(outside: float) -> list[_Interval]:
-        reach = float(norm.isf(outside / 2))
+    def at(outside: float, size: int) -> list[_Interval]:
+        reach = float(norm.isf(outside / 2)) * math.sqrt(len(samples.values) / size)
         return [_Interval(value, value - reach * error, value + reach * error) for value, error in pairs]
 
     return at
@@ -262,33 +260,36 @@ def _median(claim: Claim, read: tuple[_Samples, ...]) -> _Intervals:
 
     (samples,) = read
 
-    def at(outside: float) -> list[_Interval]:
+    def at(outside: float, size: int) -> list[_Interval]:
         reach = float(norm.isf(outside / 2)) * samples.errors.max(0)
-        middle, low, high = median_interval(samples.values, outside)
+        middle, low, high = median_interval(samples.values, outside, size)
         return [_Interval(*map(float, end)) for end in zip(middle, low - reach, high + reach, strict=True)]
 
     return at
 
 
-def median_interval(values: np.ndarray, outside: float = 1 - LEVEL) -> np.ndarray:
+def median_interval(values: np.ndarray, outside: float = 1 - LEVEL, size: int | None = None) -> np.ndarray:
     """Median over replicates, and the order statistics that enclose the true median; infinite if there are too few.
 
     Args:
         values: ``(replicates, ...)``.
         outside: largest allowed probability that the true median lies outside.
+        size: number of replicates, if other than in ``values``; the expected order statistics are then interpolated.
 
     Returns:
         ``(3, ...)``: median, lower end, upper end.
     """
     from scipy.stats import binom
 
-    count, ordered, tail = len(values), np.sort(values, axis=0), outside / 2
+    count, tail = size or len(values), outside / 2
     rank = int(binom.ppf(tail, count, 0.5)) - 1
     while rank >= 0 and binom.cdf(rank, count, 0.5) > tail:
         rank -= 1
-    middle = np.median(ordered, axis=0)
-    low, high = (ordered[rank], ordered[-1 - rank]) if rank >= 0 else (middle - np.inf, middle + np.inf)
-    return np.stack([middle, low, high])
+    middle = np.median(values, axis=0)
+    if rank < 0:
+        return np.stack([middle, middle - np.inf, middle + np.inf])
+    ends = np.array([rank + 1, count - rank]) / (count + 1)
+    return np.stack([middle, *np.quantile(values, ends, axis=0, method="weibull")])
 
 
 def _share(claim: Claim, read: tuple[_Samples, ...]) -> _Intervals:
@@ -298,14 +299,12 @@ def _share(claim: Claim, read: tuple[_Samples, ...]) -> _Intervals:
     (samples,) = read
     if not np.isin(samples.values, (0, 1)).all():
         raise _Undecided("its reading returns other numbers than true and false")
-    found = [binomtest(int(column.sum()), len(column)) for column in samples.values.T]
+    shares = samples.values.mean(0).tolist()
 
-    def at(outside: float) -> list[_Interval]:
+    def at(outside: float, size: int) -> list[_Interval]:
+        found = (binomtest(round(share * size), size) for share in shares)
         ends = (one.proportion_ci(confidence_level=1 - outside, method="exact") for one in found)
-        return [
-            _Interval(float(one.statistic), float(end.low), float(end.high))
-            for one, end in zip(found, ends, strict=True)
-        ]
+        return [_Interval(share, float(end.low), float(end.high)) for share, end in zip(shares, ends, strict=True)]
 
     return at
 
@@ -331,14 +330,14 @@ def _bootstrap(claim: Claim, read: tuple[_Samples, ...]) -> _Intervals:
     if not (math.isfinite(value) and np.isfinite(drawn).all()):
         raise _Undecided("its statistic is not finite on some resamples")
 
-    def at(outside: float) -> list[_Interval]:
+    def at(outside: float, size: int) -> list[_Interval]:
         tail = outside / 2
         least, most = map(float, np.quantile(drawn, [tail, 1 - tail]))
         if not least <= value <= most:
             raise _Undecided(
                 "its statistic lies outside the interval of its resamples, as if it paired independent samples"
             )
-        wider = float(t.isf(tail, count - 1) / norm.isf(tail)) * math.sqrt(count / (count - 1))
+        wider = float(t.isf(tail, size - 1) / norm.isf(tail)) * math.sqrt(count / (size - 1))
         low, high = value + wider * (least - value), value + wider * (most - value)
         if least > 0:
             reach = wider * max(np.log(most / value), np.log(value / least))
@@ -351,7 +350,7 @@ def _bootstrap(claim: Claim, read: tuple[_Samples, ...]) -> _Intervals:
 def _exact(claim: Claim, read: tuple[_Samples, ...]) -> _Intervals:
     if read[0].errors.any():
         raise _Undecided("its numbers have standard errors, and 'exact' takes none")
-    return lambda outside: [_Interval(value, value, value) for value in read[0].values.ravel()]
+    return lambda outside, size: [_Interval(value, value, value) for value in read[0].values.ravel()]
 
 
 _INTERVALS = {"every": _every, "median": _median, "share": _share, "bootstrap": _bootstrap, "exact": _exact}

@@ -73,7 +73,8 @@ def sample_text(record: Mapping[str, Any], size: float) -> str:
 def controlled(records: Sequence[Mapping[str, Any]]) -> Verdicts:
     """Records whose verdicts have a false discovery rate of at most 1 %, by the rule of Benjamini and Hochberg.
 
-    The rule (1995) applies to claims with a p-value. A claim decided by itself, but not by the rule, becomes undecided.
+    The rule (1995) applies to claims with a p-value. A claim decided by itself, but not by the rule, becomes undecided,
+    and so do the claims of the same run (column ``run``) that have it as a premise.
     """
     errors = sorted(error for record in records if (error := record.get("p")) is not None)
     most = max((error for rank, error in enumerate(errors, 1) if error <= RATE * rank / len(errors)), default=0.0)
@@ -90,9 +91,23 @@ def controlled(records: Sequence[Mapping[str, Any]]) -> Verdicts:
         times = (norm.isf(most / 2) / norm.isf(record["p"] / 2)) ** 2
         return f"{said}, which {sample_text(record, record['n'] * times)} would decide"
 
-    return Verdicts(
+    def decided(record: Mapping[str, Any]) -> bool:
+        return record["verdict"] in ("holds", "fails")
+
+    found = [
         {**record, "verdict": "undecided", "reason": reason(record)}
-        if record["verdict"] in ("holds", "fails") and (record.get("p") or 0.0) > most
+        if decided(record) and (record.get("p") or 0.0) > most
         else record
         for record in records
-    )
+    ]
+    taken = {(one.get("run"), one["id"]) for one, old in zip(found, records, strict=True) if one is not old}
+    while broken := {
+        place: name
+        for place, one in enumerate(found)
+        for name in one.get("premises", ())
+        if decided(one) and (one.get("run"), name) in taken
+    }:
+        for place, name in broken.items():
+            found[place] = {**found[place], "verdict": "undecided", "reason": f"its premise {name} is undecided"}
+            taken.add((found[place].get("run"), found[place]["id"]))
+    return Verdicts(found)

@@ -50,7 +50,8 @@ finding: a claim that is not a premise
 premise: a claim that others rest on; if it does not hold, they are undecided
 holds, fails, undecided: the interval lies inside the bound, outside it, or across an end of it; a claim is also \
 undecided if its premise does not hold or if it has too few replicates
-measured: a value, and an interval that contains the true value in 99 % of cases (99.9 % for claims on each network)
+measured: a value, and an interval that contains the true value in 99 % of cases (99.9 % for claims on each network \
+and for bootstraps)
 seed: a number that fixes all random draws of one network: its initial weights and its training tasks
 bound: the range that the interval must lie in, shaded in the drawing; "set by us" means that we chose it for the \
 settings of this run, "set by paper" that the paper prints it
@@ -148,7 +149,8 @@ def _page(title: str, body: str) -> str:
 
 
 def _found(claims: Sequence[Mapping[str, Any]]) -> str:
-    count = f"{counted(len(claims), 'claim')}, premises included; intervals are at 99 % (99.9 % on each network)."
+    level = "99 % (99.9 % for each network and for bootstraps)"
+    count = f"{counted(len(claims), 'claim')}, premises included; intervals are at {level}."
     return f'{_sentences(found_text(claims))}<p class="muted">{count}</p>' if claims else ""
 
 

@@ -105,7 +105,8 @@ def _table(records: Sequence[Mapping[str, Any]], title: str, sentences: int, wid
 
 def _paragraphs(records: Sequence[Mapping[str, Any]], title: str) -> RichTable:
     grid = RichTable.grid(padding=(0, 2, 0, 0), expand=True)
-    grid.title, grid.title_justify, grid.leading = f"{title}, intervals at 99 %", "left", 1
+    grid.title = f"{title}, intervals at 99 % (99.9 % for each network and for bootstraps)"
+    grid.title_justify, grid.leading = "left", 1
     grid.add_column(no_wrap=True)
     grid.add_column(ratio=1)
     for record in records:
@@ -132,9 +133,9 @@ def ledger_markdown(rows: Sequence[Mapping[str, Any]]) -> str:
         "network and of bootstraps at 99.9 % ([evidence.md](evidence.md)); *n* counts replicates. A claim about *each* "
         "of them has one interval for each, over evaluation tasks; one about their median or share has an interval "
         f"over replicates. The false discovery rate is at most 1 %: of {counted(tested, 'verdict')} that rest on "
-        f"intervals, at most {RATE * tested:.1f} are expected to be false. A star marks those that are also decided at "
-        "99.9 %. Bounds are ours, except those marked (paper). A *control* fails if the code has a bug, and other "
-        "claims depend on a *premise*; [findings](findings.md) explains further words.",
+        f"intervals, at most {RATE * tested:.1f} are expected to be false. A star marks those that are also decided "
+        "at a tenth of the error rate. Bounds are ours, except those marked (paper). A *control* fails if the code has "
+        "a bug, and other claims depend on a *premise*; [findings](findings.md) explains further words.",
     ]
     parts.append(_studies_markdown(rows))
     for study in dict.fromkeys(row["study"] for row in rows):

@@ -34,7 +34,7 @@ def gathered(sweep: Sweep) -> Table:
     if not sweep.is_study:
         return Table(_of_function(sweep, finished))
     places = [_place(point) for point, run in finished for _ in run.claims]
-    claims = controlled([claim for _, run in finished for claim in run.claims])
+    claims = controlled([{**claim, "run": str(run.path)} for _, run in finished for claim in run.claims])
     rows = [
         {
             **place,
