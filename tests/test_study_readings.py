@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from mesascope.errors import ArgumentError
-from mesascope.evidence import Arrays
+from mesascope.evidence import Arrays, Estimates
 from mesascope.language import language_model_config, token_losses
 from mesascope.records import registered
 from mesascope.streams import stream
@@ -19,10 +19,22 @@ from mesascope.studies.common import converged, late_share
 from mesascope.studies.icl_gd.copying import _gain, copying_before
 from mesascope.studies.icl_gd.curvature import condition_number, condition_numbers, flattest, transformed
 from mesascope.studies.icl_gd.phase_transitions import rise_and_fall
-from mesascope.studies.language import measuring
+from mesascope.studies.language import language_mesa, measuring
 from mesascope.studies.language.measuring import cut_losses
 
 LEVELS = (0.4, 1.0)  # losses of gradient descent, and of predicting 0
+
+
+def test_the_in_context_score_is_negative_where_the_loss_falls_along_a_text():
+    settings = registered("study")["language-mesa"].presets["paper"]
+    falling = np.linspace(2.0, 1.0, settings.context)
+    means = {band: float(falling[tokens].mean()) for band, tokens in settings.bands().items()}
+    assert means["early"] > means["loss"] > means["end"]
+    assert means["late"] == pytest.approx(1.5, abs=0.001), "it surrounds the middle of the context"
+    read = {(band, name): [np.full(64, mean)] for band, mean in means.items() for name in ("softmax", "mesa")}
+    score = language_mesa.score("two", "softmax")({"two": Estimates.of(read)})
+    assert float(np.ravel(score)[0].nominal_value) == pytest.approx(means["late"] - means["early"])
+    assert means["late"] < means["early"]
 
 
 def curves(**arrays):

