@@ -530,10 +530,10 @@ def test_published_claims_have_the_minimums_of_the_page():
         and one["at_least"] < 5
     }  # fmt: skip
     known = {path.name: 5 for path in (DOCS / "results").glob("mesa-*")}
-    known |= {"language-mesa": 3, "llm-regression": 10, "mesa-transformer": 8}
+    known |= {"language-mesa": 3, "llm-regression": 10, "mesa-transformer": 8, "mesa-contracting": 8}
     assert few == {(name, 3, networks) for name, networks in known.items()} | {("deep", 1, 1)}
     assert "3 networks for claims of `language-mesa`, whose run has 3 of each kind, and for some claims of `llm" in PAGE
-    assert "whose run has 10, and of the `mesa-` studies, whose runs have 5 (8 in `mesa-transformer`)" in PAGE
+    assert "whose run has 10, and of the `mesa-` studies, whose runs have 5 (8 in `mesa-transformer` and `mesa-contracting`)" in PAGE
 
 
 @pytest.mark.slow

@@ -66,7 +66,7 @@ def test_a_constant_schedule_ignores_where_a_decay_would_begin_and_end():
         ({"final_rate": -0.5}, "final_rate must be at least 0"),
         ({"steps": 5, "warmup_steps": 6}, "warmup_steps must be at most 5"),
         ({"momentum": 0.9}, "momentum must be 0 for adam, but is 0.9: set training.betas"),
-        ({"betas": (0.9, 1.0)}, "betas must be below 1"),
+        ({"betas": (0.9, 1.0)}, "betas must be less than 1"),
         ({"steps": 5, "keep": (0, 6)}, "keep must be at most 5, but is 6"),
         ({"clip": 0.0}, "clip must be greater than 0"),
         ({"average": -1.0}, "average must be at least 0"),

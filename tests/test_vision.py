@@ -77,7 +77,7 @@ def test_an_mlp_is_linear_layers_with_relu_between_them():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: MLP([4]), "sizes must be two numbers or more"),
+        (lambda: MLP([4]), r"sizes must have 2 or more entries, but is \(4,\): pass as many"),
         (lambda: MLP([4, 0]), "sizes must be at least 1"),
         (lambda: MLP([4, 2])(torch.zeros(3, 5)), r"inputs must have shape \(n, 4\), but is \(3, 5\)"),
         (lambda: ResNet12(2, 1, 8)(torch.zeros(2, 63)), r"images must have shape \(n, 1, 8, 8\)"),

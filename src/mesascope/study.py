@@ -21,16 +21,16 @@ from mesascope.loading import from_file
 from mesascope.reports import Figure, Grid, Histogram, Level, Line, Lines, Matrices, curves, strip, sweep
 from mesascope.runs.schemas import Name, problem
 from mesascope.training import Training
-from mesascope.validate import Count, NonNegative, Positive, Share, Whole, frozen
+from mesascope.validate import Count, NonEmpty, NonNegative, Positive, Share, Whole, frozen
 
 if TYPE_CHECKING:
     from mesascope.studies.lab import Lab
 
 __all__ = [
     "READ_OFF", "Arrays", "Bound", "Claim", "Count", "Estimates", "Figure", "Grid", "Histogram", "Level", "Line",
-    "Lines", "Matrices", "Mutation", "NonNegative", "Positive", "Reading", "Reported", "Share", "StageReading",
-    "Study", "Training", "Whole", "above", "below", "beside", "curves", "derived", "frozen", "load_study", "ours",
-    "printed", "stage", "strip", "sweep", "two_sided",
+    "Lines", "Matrices", "Mutation", "NonEmpty", "NonNegative", "Positive", "Reading", "Reported", "Share",
+    "StageReading", "Study", "Training", "Whole", "above", "below", "beside", "curves", "derived", "frozen",
+    "load_study", "ours", "printed", "stage", "strip", "sweep", "two_sided",
 ]  # fmt: skip
 
 # Quantifier of a claim about numbers read from the weights of each trained network.

@@ -26,7 +26,7 @@ from mesascope.errors import (
     shown,
 )
 
-__all__ = ["Count", "NonNegative", "Positive", "Share", "Whole", "frozen", "validate", "validated"]
+__all__ = ["Count", "NonEmpty", "NonNegative", "Positive", "Share", "Whole", "frozen", "validate", "validated"]
 
 _T = TypeVar("_T")
 
@@ -35,6 +35,7 @@ Whole = Annotated[int, msgspec.Meta(ge=0)]
 Positive = Annotated[float, msgspec.Meta(gt=0)]
 NonNegative = Annotated[float, msgspec.Meta(ge=0)]
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
+NonEmpty = Annotated[tuple[_T, ...], msgspec.Meta(min_length=1)]
 
 
 @dataclass_transform(frozen_default=True)
@@ -106,7 +107,7 @@ def _checked(name: str, value: Any, hint: Any) -> Any:
     if origin is Literal:
         require_choice(name, value, kinds)
     elif origin is tuple:
-        return _of_tuple(name, value, kinds)
+        return _of_tuple(name, value, kinds, bounds.min_length or 0)
     elif origin in (int, float):
         _check_number(name, value, bounds, whole=origin is int)
     elif origin in (bool, str) or (isinstance(origin, type) and dataclasses.is_dataclass(origin)):
@@ -140,7 +141,7 @@ def _of_union(name: str, value: Any, options: tuple[Any, ...]) -> Any:
     raise next((one for one in refused if isinstance(one, ArgumentError)), refused[0])
 
 
-def _of_tuple(name: str, value: Any, kinds: tuple[Any, ...]) -> Any:
+def _of_tuple(name: str, value: Any, kinds: tuple[Any, ...], least: int) -> Any:
     if not isinstance(value, tuple | list):
         count = 1 if not kinds or kinds[-1] is ... else len(kinds)
         entries = ", ".join([shown(value)] * count) + "," * (count == 1)
@@ -151,7 +152,10 @@ def _of_tuple(name: str, value: Any, kinds: tuple[Any, ...]) -> Any:
         if len(kinds) != len(value):
             refuse(name, f"have {len(kinds)} entries", value, "pass as many")
         return tuple(_checked(name, one, kind) for one, kind in zip(value, kinds, strict=True))
-    return tuple(_checked(name, one, kinds[0] if kinds else Any) for one in value)
+    found = tuple(_checked(name, one, kinds[0] if kinds else Any) for one in value)
+    if len(found) < least:
+        refuse(name, f"have {least} or more entries", found, "pass as many")
+    return found
 
 
 def _check_number(name: str, value: Any, bounds: msgspec.Meta, *, whole: bool) -> None:

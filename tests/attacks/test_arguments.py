@@ -500,8 +500,8 @@ ModuleState(net, half_mse, plan, autocast='half') | autocast must be torch.float
 ModuleState(net, half_mse, plan, parameter_groups=['a']) | parameter_groups must be of type ParameterGroup
 ModuleState(net, half_mse, plan, parameter_groups=[ParameterGroup(('x.*',))]) | parameter_groups must name parameters
 ModuleState(torch.nn.Identity(), half_mse, plan) | must have parameters that require gradients
-ParameterGroup(()) | names must hold at least one pattern, but is ()
-Training(betas=(0.9, 1.0)) | betas must be below 1
+ParameterGroup(()) | names must have 1 or more entries, but is ()
+Training(betas=(0.9, 1.0)) | betas must be less than 1
 Training(momentum=0.9) | momentum must be 0 for adam
 Training(steps=3, warmup_steps=4) | warmup_steps must be at most 3
 GradientDescent(2, [1.0]) | eta must be one number or 2, one per step

@@ -46,7 +46,7 @@ run one-step --training.learning-rate 0     | --training.learning-rate must be g
 run one-step --training.schedule step       | invalid choice 'step' for argument '--training.schedule': expected one of
 run one-step --training.optimizer adma      | invalid choice 'adma' .* expected one of .*'adam'
 run one-step --training.momentum 0.9        | --training.momentum must be 0 for adam
-run one-step --training.betas 0.9 1.5       | --training.betas must be below 1
+run one-step --training.betas 0.9 1.5       | --training.betas must be less than 1
 run one-step --training.learning-rate abc   | error parsing --training.learning-rate: could not convert
 run one-step --training.betas 0.9           | missing value for argument '--training.betas'
 run one-step --training.betas 0.9 0.9 3     | unrecognized options: 3

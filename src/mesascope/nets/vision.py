@@ -6,13 +6,14 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import Annotated, Literal, TypeVar
 
+import msgspec
 import torch
 from torch import nn
 from torch.nn.functional import leaky_relu
 
-from mesascope.errors import ArgumentTypeError, refuse, require_count, require_instance, shown
+from mesascope.errors import refuse, require_count, require_instance
 from mesascope.nets.pretrained import Pretrained
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor
@@ -131,13 +132,7 @@ class MLPConfig:
         sizes: widths of the input, of each hidden layer and of the output.
     """
 
-    sizes: tuple[Count, ...]
-
-    def __post_init__(self) -> None:
-        if len(self.sizes) < 2:
-            raise ArgumentTypeError(
-                f"sizes must be two numbers or more, but is {shown(self.sizes)}: pass [784, 100, 10], say."
-            )
+    sizes: Annotated[tuple[Count, ...], msgspec.Meta(min_length=2)]
 
     def build(self, generator: torch.Generator | None = None) -> MLP:
         """Build the network with torch's default initial weights, from ``generator`` or torch's global one if None."""

@@ -19,7 +19,7 @@ from mesascope.shapes import Float, Int, Tensor
 from mesascope.streams import stream
 from mesascope.tasks.draws import check_draw
 from mesascope.tasks.episodes import Context, Episode
-from mesascope.validate import Count, Share, frozen
+from mesascope.validate import Count, NonEmpty, Share, frozen
 
 Ways = Annotated[int, msgspec.Meta(ge=2)]
 Part = Literal["train", "validation", "test"]
@@ -301,13 +301,9 @@ class SwitchingImages:
     stay: Share = 0.9
     ways: Ways = 10
     shots: Count = 5
-    domains: tuple[str, ...] = ("omniglot", "omniglot", "mnist", "fashion-mnist")
+    domains: NonEmpty[str] = ("omniglot", "omniglot", "mnist", "fashion-mnist")
     size: Count = 28
     part: Part = "train"
-
-    def __post_init__(self) -> None:
-        if not self.domains:
-            refuse("domains", "name at least one dataset", self.domains, "pass ('mnist',), for example")
 
     def stream(self, steps: int, seed: int) -> ImageStream:
         """Stream of ``steps`` steps for a seed."""

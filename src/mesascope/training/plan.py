@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Literal
+from typing import Annotated, Literal
+
+import msgspec
 
 from mesascope.errors import refuse, require_choice, require_number
-from mesascope.validate import Count, NonNegative, Positive, Share, Whole, frozen
+from mesascope.validate import Count, NonEmpty, NonNegative, Positive, Share, Whole, frozen
 
 # Factor on the learning rate as a function of progress, from the first step of the decay (0) to the end (1).
 SCHEDULES: dict[str, Callable[[float], float]] = {
@@ -15,6 +17,9 @@ SCHEDULES: dict[str, Callable[[float], float]] = {
     "linear": lambda progress: 1.0 - progress,
     "cosine": lambda progress: 0.5 * (1.0 + math.cos(math.pi * progress)),
 }
+
+
+_Decay = Annotated[float, msgspec.Meta(ge=0, lt=1)]
 
 
 @frozen
@@ -52,7 +57,7 @@ class Training:
     final_rate: Share = 0.0
     optimizer: Literal["sgd", "adam", "adamw"] = "adam"
     momentum: NonNegative = 0.0
-    betas: tuple[NonNegative, NonNegative] = (0.9, 0.999)
+    betas: tuple[_Decay, _Decay] = (0.9, 0.999)
     eps: Positive = 1e-8
     weight_decay: NonNegative = 0.0
     clip: Positive | None = None
@@ -65,8 +70,6 @@ class Training:
         require_number("warmup_steps", self.warmup_steps, most=self.steps)
         for step in self.keep:
             require_number("keep", step, most=self.steps)
-        if max(self.betas) >= 1:
-            refuse("betas", "be below 1", self.betas, "pass smaller numbers")
         if self.momentum and self.optimizer != "sgd":
             remedy = 'set training.betas, or training.optimizer to "sgd"'
             refuse("momentum", f"be 0 for {self.optimizer}", self.momentum, remedy)
@@ -85,13 +88,9 @@ class ParameterGroup:
         learning_rate, weight_decay: values for the group; the plan's if None. The schedule applies to every group.
     """
 
-    names: tuple[str, ...]
+    names: NonEmpty[str]
     learning_rate: Positive | None = None
     weight_decay: NonNegative | None = None
-
-    def __post_init__(self) -> None:
-        if not self.names:
-            refuse("names", "hold at least one pattern", self.names, "pass ('*',), for example")
 
 
 def schedule_factor(

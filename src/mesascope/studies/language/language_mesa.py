@@ -33,8 +33,7 @@ HYBRIDS = [kind for kind in KINDS if kind != "softmax"]
 SIZES = {"two": ("softmax, {0}", None), "four": ("softmax, {0}*3", 4)}
 ALONE = ("linear", "mesa")
 NUS = (0, 1, 2, 3)
-# Verdict of claims before their premise `reads` was narrowed to softmax, with the results known.
-FORMER = "undecided, while its premise reads was about all kinds"
+FORMER = "undecided, while its premise reads was about all kinds"  # narrowed to softmax with results known
 ALONE_LEARNED = ("alone-learned", "alone-reads")
 # Learning rates for each kind at width 64, and for single layers by nu: the best of those tried on other windows, after
 # 300 to 400 steps. Forget gates train at the rate of their layer.
@@ -62,6 +61,7 @@ class LanguageMesa:
     corpus: str = ""  # Folder that mesascope language prepare wrote; the sources of Python's standard library if empty.
     part: str = ""  # Folder of the standard library to read; all if empty.
     tokenizer: str = "bytes"  # Tokens of the standard library: bytes, or bpe:VOCABULARY to train byte pairs on it.
+    validation: study.Share = 0.05  # Share of the standard library's files for validation.
     width: Count = 64  # Width of a token.
     n_heads: Count = 4  # Heads of a layer.
     context: Annotated[int, msgspec.Meta(ge=32)] = 256  # Tokens of a window.
@@ -71,7 +71,7 @@ class LanguageMesa:
 
     def text(self, length: int, split: Literal["train", "validation"] = "train") -> language.TextWindows:
         """Windows of the corpus; tokens of the standard library are prepared if missing."""
-        folder = str(Path(self.corpus).resolve()) if self.corpus else measuring.library(self.part, self.tokenizer)
+        folder = str(Path(self.corpus).resolve()) if self.corpus else measuring.library(self)
         return language.TextWindows(folder, length, split, language.open_corpus(folder).checksum)
 
     def network(self, layers: str, vocabulary: int, **options: Any) -> Any:
@@ -101,7 +101,7 @@ def measure(lab: study.Lab, settings: LanguageMesa) -> None:
     length = settings.context + 1
     windows = settings.text(length)
     watched = settings.text(length, "validation").spread(settings.watch_windows).to(lab.device)
-    judged = settings.text(2 * length - 1, "validation").spread(settings.windows).to(lab.device)
+    judged = measuring.spread(settings.text(2 * length - 1, "validation"), settings.windows).to(lab.device)
     vocabulary = windows.corpus.index.vocabulary
     network = functools.partial(settings.network, vocabulary=vocabulary)
     lab.stage("pairs", measuring.pair_frequencies, windows.corpus, judged)
@@ -266,7 +266,7 @@ STUDY = Study(
     presets={
         "quick": LanguageMesa(
             Training(60, 4, learning_rate=1e-2, schedule="cosine", clip=1.0, optimizer="adamw", evaluate_every=30),
-            part="asyncio", width=16, n_heads=2, windows=64, watch_windows=8,
+            part="asyncio", validation=0.25, width=16, n_heads=2, windows=64, watch_windows=8,
         ),
         "paper": LanguageMesa(
             Training(
@@ -277,14 +277,14 @@ STUDY = Study(
             accumulate=32, autocast="bfloat16", corpus="pile", width=768, n_heads=12, context=1024, dpfp=3,
             watch_windows=64,
         ),
-        "small": LanguageMesa(tuned=True),
+        "small": LanguageMesa(tuned=True, windows=2500),
         # With byte pairs, two softmax layers gain 0.05 nats per token from beyond the last 1/8 to 1/4 of the context.
         "medium": LanguageMesa(
             Training(
                 1200, 16, schedule="cosine", warmup_steps=120, decay_from=0.0, final_rate=0.1, optimizer="adamw",
                 betas=(0.9, 0.95), weight_decay=0.1, clip=1.0, evaluate_every=120,
             ),
-            tuned=True, tokenizer="bpe:1024", width=128, windows=4096,
+            tuned=True, tokenizer="bpe:1024", validation=0.2, width=128, windows=3600,
         ),
     },
     measure=measure, trainings=19, premises=("learned", "reads"), at_least=3, claims=(),
@@ -314,8 +314,7 @@ STUDY = Study(
                   "layers, at each size", beside(_less("delta", "linear"), BELOW_LINEAR), above(0.0),
                   ours("Schlag, Irie and Schmidhuber (2021)"), former=FORMER),
             Claim("near-softmax", "with two layers the loss of each mesa network is at most 0.03 nats per token above "
-                  "that of softmax", loss("two", "mesa") - loss("two", "softmax"), below(0.03), SECTION,
-                  former=FORMER),
+                  "that of softmax", loss("two", "mesa") - loss("two", "softmax"), below(0.03), SECTION, former=FORMER),
             Claim("forgetting-helps", "each network with forget gates has a smaller loss than that without, both with "
                   "a constant ridge", beside(_less("mesa-gates", "mesa"), "nats per token below mesa"), above(0.0),
                   ours("gates, which the thesis does not study"), former=FORMER),
@@ -327,8 +326,7 @@ STUDY = Study(
         ), columns=2, shared_legend=True, claims=(
             Claim("better-score", "the loss at 3/8 to 5/8 of the context, and its excess over the loss at 1/32 to "
                   "1/16 (in-context score), are smaller for each hybrid with mesa layers than for that with linear "
-                  "layers",
-                  beside([*SCORES, *_less("mesa", "linear", "late")], SCORE_AND_LATE), above(0.0), SECTION,
+                  "layers", beside([*SCORES, *_less("mesa", "linear", "late")], SCORE_AND_LATE), above(0.0), SECTION,
                   former=FORMER),
             Claim("late-below-early", "control: softmax has a smaller loss at 3/8 to 5/8 of the context than at 1/32 "
                   "to 1/16",
@@ -379,9 +377,8 @@ STUDY = Study(
                   former="undecided with -0.022, before learning rates were searched again"),
             Claim("alone-better-score", "behind shifted keys, the loss at 3/8 to 5/8 of the context, and its excess "
                   "over the loss at 1/32 to 1/16 (in-context score), are smaller for a single mesa layer than for a "
-                  "linear one",
-                  beside([*_alone_less(score), *_alone_less(loss, "late")], SCORE_AND_LATE), above(0.0), FIGURE,
-                  premises=ALONE_LEARNED),
+                  "linear one", beside([*_alone_less(score), *_alone_less(loss, "late")], SCORE_AND_LATE), above(0.0),
+                  FIGURE, premises=ALONE_LEARNED),
             Claim("alone-near-softmax", "with most features, the loss of a single mesa layer is at most 0.03 nats a "
                   "token above that of softmax",
                   loss("alone", f"mesa {NUS[-1]}") - loss("alone", "softmax"), below(0.03),

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from mesascope import language
+from mesascope.errors import refuse
 from mesascope.study import Arrays, Estimates
 
 # Number of blocks of adjacent windows; blocks are the independent samples of the judged text, in place of documents.
@@ -23,18 +24,29 @@ Groups = Mapping[str, Sequence[Any]]
 Losses = Callable[[], Mapping[str, Sequence[Any]]]
 
 
-def library(part: str, tokenizer: str) -> str:
+def library(settings: Any) -> str:
     """Folder of the standard library's tokens in the cache; they are prepared if missing."""
     from mesascope.data.files import cache_folder
     from mesascope.language.documents import standard_library
     from mesascope.language.shards import INDEX
     from mesascope.language.tokenizing import TokenizerKind
 
-    version, kind = ".".join(map(str, sys.version_info[:3])), TokenizerKind(tokenizer).identity.replace(":", "-")
-    folder = cache_folder() / "texts" / "-".join(["python", version, *([part] if part else []), kind])
+    version, kind = ".".join(map(str, sys.version_info[:3])), TokenizerKind(settings.tokenizer).identity
+    share = [] if settings.validation == 0.05 else [f"{settings.validation:g}"]
+    parts = ["python", version, *([settings.part] if settings.part else []), kind.replace(":", "-"), *share]
+    folder = cache_folder() / "texts" / "-".join(parts)
     if not (folder / INDEX).exists():
-        language.prepare(standard_library(part), folder, tokenizer, validation=0.05)
+        language.prepare(standard_library(settings.part), folder, settings.tokenizer, validation=settings.validation)
     return str(folder)
+
+
+def spread(text: language.TextWindows, count: int) -> Any:
+    """``count`` windows, evenly spaced over the text; raise if it is too short for so many."""
+    found = text.spread(count)
+    if len(found) < count:
+        rule = f"be at most the {len(found):,} of {text.length} tokens that the {text.split} text has"
+        refuse("windows", rule, count, "lower it")
+    return found
 
 
 def token_losses(groups: Groups, windows: Any) -> dict[str, list[Any]]:

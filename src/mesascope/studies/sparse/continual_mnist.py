@@ -59,7 +59,7 @@ class ContinualMnist:
     many_samples: Count = 200  # Training images of a task of many permutations.
     queries: Count = 1000  # Test images of a task.
     width: Count = 100  # Units of each hidden layer.
-    widths: tuple[Count, ...] = (25, 50, 100, 200)  # Units of each hidden layer, in the comparison of sizes.
+    widths: study.NonEmpty[Count] = (25, 50, 100, 200)  # Units of each hidden layer, in the comparison of sizes.
     mer_batches: Count = 5  # Number of passes of MER over each image.
     passes: Count = 10  # Passes over a task in the training with several passes.
     pass_tasks: Count = 5  # Tasks of the training with several passes.

@@ -15,7 +15,6 @@ import numpy as np
 from msgspec import Meta
 
 from mesascope import meta, nets, study, tasks
-from mesascope.errors import refuse
 from mesascope.studies.sparse.few_shot import SORTED, UNMASKED, no_gradient, points_above
 from mesascope.studies.sparse.following import follow_batches
 from mesascope.study import Arrays, Claim, Count, Figure, Line, Mutation, Positive, Reading, Training, above, ours
@@ -42,9 +41,9 @@ BEFORE = Training(500, 2, learning_rate=1e-3, schedule="constant", evaluate_ever
 
 @study.frozen
 class ContinualOnline:
-    domains: tuple[str, ...] = ("omniglot", "omniglot", "mnist", "fashion-mnist")
+    domains: study.NonEmpty[str] = ("omniglot", "omniglot", "mnist", "fashion-mnist")
     """Datasets of the tasks; a dataset named twice is twice as likely."""
-    stays: tuple[study.Share, ...] = (0.9, 0.98)  # Probabilities that a task continues, one per kind of stream.
+    stays: study.NonEmpty[study.Share] = (0.9, 0.98)  # Probabilities that a task continues, one per kind of stream.
     steps: Annotated[int, Meta(ge=PARTS)] = 1000  # Batches of a stream.
     ways: Count = 10  # Classes of a task.
     shots: Count = 5  # Images of each class in a batch.
@@ -57,10 +56,6 @@ class ContinualOnline:
     before: str = "omniglot"  # Dataset for meta-learning before the stream (training part).
     pretraining: Training = BEFORE  # Meta-learning before the stream.
     seeds: Count = 8  # Streams and networks.
-
-    def __post_init__(self) -> None:
-        if not self.stays:
-            refuse("stays", "hold a probability", self.stays, "pass (0.9,), say")
 
     def source(self, stay: float) -> Any:
         """Streams whose tasks continue at each step with probability ``stay``."""

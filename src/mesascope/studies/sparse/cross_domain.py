@@ -28,14 +28,12 @@ CARRIES = ("learns", "carries-over")
 
 @frozen
 class CrossDomain(FewShot):
-    domains: tuple[str, ...] = ("mnist", "fashion-mnist", "digits")
+    domains: study.NonEmpty[str] = ("mnist", "fashion-mnist", "digits")
     """Datasets of the test tasks, besides the dataset of meta-learning."""
     domain_ways: Annotated[int, msgspec.Meta(ge=2)] = 5  # Classes of a test task on another dataset.
     turned: bool = False  # On other datasets, images turned by 90, 180 and 270 degrees are further classes.
 
     def __post_init__(self) -> None:
-        if not self.domains:
-            refuse("domains", "name a dataset", self.domains, "pass ('mnist',), say")
         if self.domain_ways > self.ways:
             refuse("domain_ways", f"be at most {self.ways}", self.domain_ways, "lower it")
 

@@ -20,8 +20,8 @@ METHODS = {"maml": "MAML", "sparse-maml": "sparse-MAML"}
 
 @frozen
 class Plasticity(FewShot):
-    lengths: tuple[Count, ...] = (5, 15, 25)  # Numbers of inner steps.
-    rates: tuple[Positive, ...] = (0.05, 0.1, 0.2, 0.4)  # Inner learning rates, each with inner_steps steps.
+    lengths: study.NonEmpty[Count] = (5, 15, 25)  # Numbers of inner steps.
+    rates: study.NonEmpty[Positive] = (0.05, 0.1, 0.2, 0.4)  # Inner learning rates, each with inner_steps steps.
 
 
 def measure(lab: study.Lab, settings: Plasticity) -> None:
