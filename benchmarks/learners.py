@@ -147,7 +147,7 @@ def ridge_of_numpy() -> Any:
     return from_numpy(ridge)
 
 
-# What makes a learner, what it is, and the most predictions to ask it for.
+# A function that makes a learner, its description, and the most predictions to ask it for.
 LEARNERS: dict[str, tuple[Any, str, int | None]] = {
     "own transformer": (own_transformer, f"torch's encoder, {LAYERS} layers, a token a pair, trained here", None),
     "GPT-2": (gpt2, f"transformers' GPT2Model with inputs_embeds, {LAYERS} layers, trained here", None),

@@ -47,7 +47,7 @@ HEADS, D = 16, 64
 CONSTANT = {"ridge_kind": "constant"}
 # Published methods, with 30 iterations or terms each.
 THIRTY = {"30 cg": mesa_conjugate_gradients, "30 Neumann": mesa_neumann, "30 Chebyshev": mesa_chebyshev}
-# How factors of forgetting are drawn from uniform numbers.
+# Forget factors, drawn from uniform numbers.
 GATES: dict[str, Callable[[Tensor], Tensor]] = {
     "1": torch.ones_like,
     ".999": lambda draws: torch.full_like(draws, 0.999),

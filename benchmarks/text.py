@@ -29,7 +29,7 @@ from mesascope.training import keep_freed_memory
 
 RESULTS = Path(__file__).parent / "results" / "text.json"
 WIDTH, HEADS, T, BATCH, RATE = 64, 1, 512, 4, 3e-3
-# What the second layer is; the first attends by softmax, and both are followed by MLPs.
+# Kinds of the second layer; the first attends by softmax, and both are followed by MLPs.
 GATED: dict[str, Any] = {"convolution": 4, "forget": True}
 KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "softmax": ("softmax", {"convolution": 4}),

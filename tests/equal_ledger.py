@@ -20,7 +20,7 @@ from typing import Any
 ROOT = Path(__file__).parent.parent
 FREE = {"measures", "sentence", "former"}
 
-# What each package is asked for: a record for each claim and figure.
+# The question to each package, whose answer is a record for each claim and figure.
 MAKE = """
 import hashlib, json, sys
 from pathlib import Path

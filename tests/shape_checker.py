@@ -19,9 +19,9 @@ from jaxtyping._storage import pop_shape_memo, push_shape_memo
 checked = beartype(conf=BeartypeConf(is_pep484_tower=True))
 original = jaxtyping.jaxtyped
 MOST = 16
-# By name of functions: how often the test that runs has called it, which tests/conftest.py empties for each.
+# Number of calls in the current test by name of function, which tests/conftest.py empties for each.
 CALLS: dict[str, int] = {}
-# By code of functions within functions, which are made again and again: True if they state shapes.
+# True for functions that state shapes; by their code, as functions within functions are made again and again.
 SHAPED: dict[types.CodeType, bool] = {}
 
 

@@ -22,10 +22,10 @@ __all__ = ["DEVICE", "simulated_device"]
 
 aten = torch.ops.aten
 DEVICE = os.environ.get("MESASCOPE_DEVICE", "simulated:0")
-# What takes tensors of two devices: transfers, and rows chosen by indices on the CPU.
+# Functions that take tensors of two devices: transfers, and rows chosen by indices on the CPU.
 _TRANSFERS = {aten.copy_.default, aten._to_copy.default, aten._foreach_copy_.default}
 _INDEXED = {aten.index.Tensor, aten.index_put.default, aten.index_put_.default, aten._index_put_impl_.default}
-# What takes no CPU scalar beside tensors of a device, since it is no pointwise operation.
+# Functions that take no CPU scalar beside tensors of a device, since they are no pointwise operations.
 _STRICT = {aten.cat.default, aten.stack.default, aten.mm.default, aten.bmm.default, aten.gather.default}
 _WAITS = {
     aten._local_scalar_dense.default, aten.equal.default, aten.is_nonzero.default, aten.nonzero.default,
@@ -204,7 +204,7 @@ def _autocast(operation, dtype):
     return run
 
 
-# What CUDA's autocast computes at its lower dtype, and what in float32; all else runs in the dtype of its inputs.
+# Operations that CUDA's autocast computes at its lower dtype, and those in float32; others keep their inputs' dtype.
 _LOWER = ("mm", "bmm", "addmm", "baddbmm", "linear", "matmul", "conv1d", "conv2d", "scaled_dot_product_attention")
 _WIDE = (
     "softmax.int", "log_softmax.int", "layer_norm", "nll_loss", "cross_entropy_loss", "mse_loss", "cumsum", "cumprod",

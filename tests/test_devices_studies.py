@@ -7,10 +7,11 @@ import dataclasses
 import shutil
 
 import pytest
+import torch
 from test_studies import SHRUNK, STUDIES, TEXT_MODEL, hardly_trained, hardly_tuned  # noqa: F401
 
 from mesascope.language import prepare
-from mesascope.studies import new_run, run_study
+from mesascope.studies import Lab, new_run, run_study
 
 simulation = pytest.importorskip("simulated_device", reason="torch 2.9 has no backends in Python", exc_type=ImportError)
 
@@ -28,8 +29,16 @@ def computing(monkeypatch):
 @pytest.mark.parametrize(
     "name", [name if name in IN_EVERY_SESSION else pytest.param(name, marks=pytest.mark.slow) for name in STUDIES]
 )
-def test_studies_run_on_the_device(name, tmp_path):
-    study = STUDIES[name]
+def test_studies_run_on_the_device(name, tmp_path, monkeypatch):
+    """Trained weights are there; batches, too, as the simulated device refuses tensors of two devices."""
+    study, resumed, places = STUDIES[name], Lab.resumed, set()
+
+    def looked_at(lab, training, *given):
+        ensemble = resumed(lab, training, *given)
+        places.update((training, weight.device.type) for weight in ensemble.weights.values())
+        return ensemble
+
+    monkeypatch.setattr(Lab, "resumed", looked_at)
     if name == "pretrained" and not TEXT_MODEL.exists():
         pytest.importorskip("test_local_model").saved(TEXT_MODEL, "bloom")
     settings = hardly_trained(study.presets["quick"], trained=4, **SHRUNK.get(name, {}))
@@ -38,6 +47,8 @@ def test_studies_run_on_the_device(name, tmp_path):
     assert [record["id"] for record in records] == [claim.id for claim in study.claims]
     assert run.is_complete
     assert run.config["device"] == simulation.DEVICE
+    assert {device for _, device in places} <= {torch.device(simulation.DEVICE).type}
+    assert bool(places) == any(stage.startswith("train ") for stage in run.times)
 
 
 @pytest.mark.slow

@@ -12,8 +12,8 @@ from mesascope.studies import estimate, estimating, new_run, run_study
 STUDIES = registered("study")
 # References come before all trainings of these, which an estimate leaves out.
 AFTER_OTHERS = {"deep", "deep-mlp"}
-# Of algorithms alone or of texts that are not at hand; or tested in test_devices_studies.py and test_sparse_studies.py,
-# as streams are, and images of the presets with other names.
+# Studies of algorithms alone or of texts that are not at hand; or tested in test_devices_studies.py and in
+# test_sparse_studies.py, as streams are, and images of the presets with other names.
 ELSEWHERE = {"good-regression", "identify-calibration", "language-mesa", "pretrained", "continual-mnist"}
 
 
@@ -59,4 +59,7 @@ def test_networks_of_the_largest_presets_take_ten_steps(name, preset, tmp_path, 
         assert run.is_complete
     else:
         monkeypatch.setattr(estimating, "steps_to_time", lambda first, seconds: 10)
-        assert all(row["steps"] == 10 for row in estimate(study, preset, settings))
+        rows = estimate(study, preset, settings)
+        assert all(row["steps"] == 10 for row in rows)
+        count = study.trainings if isinstance(study.trainings, int) else study.trainings(settings)
+        assert len(rows) == (3 if name == "continual-online" else count), "others learn from streams"

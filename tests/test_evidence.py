@@ -533,7 +533,8 @@ def test_published_claims_have_the_minimums_of_the_page():
     known |= {"language-mesa": 3, "llm-regression": 10, "mesa-transformer": 8, "mesa-contracting": 8}
     assert few == {(name, 3, networks) for name, networks in known.items()} | {("deep", 1, 1)}
     assert "3 networks for claims of `language-mesa`, whose run has 3 of each kind, and for some claims of `llm" in PAGE
-    assert "whose run has 10, and of the `mesa-` studies, whose runs have 5 (8 in `mesa-transformer` and `mesa-contracting`)" in PAGE
+    eight = "8 in `mesa-transformer` and `mesa-contracting`"
+    assert f"whose run has 10, and of the `mesa-` studies, whose runs have 5 ({eight})" in PAGE
 
 
 @pytest.mark.slow
@@ -543,7 +544,7 @@ def test_changes_of_published_claims_are_counted_on_the_page():
 
 
 def test_claims_follow_their_premise_when_it_is_taken_back():
-    """Those of the same run, and those that depend on them."""
+    """Claims of the same run follow, and claims that depend on these."""
     crossing = np.linspace(0.0, 2.0, 8)
     small, then, last = (
         dataclasses.replace(claim(lambda r, key=key: r[key], quantifier="median", premises=premises), id=name)

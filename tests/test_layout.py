@@ -50,7 +50,7 @@ ORDER = [
     "cli",
     "__main__",
 ]
-# What imports torch, and must not be imported by what reads runs.
+# Modules that import torch, and that code for reading runs must not import.
 TORCH = {
     "streams",
     "modules",
@@ -172,9 +172,9 @@ def test_the_page_of_the_architecture_is_that_of_the_code():
 
 
 def test_docstrings_and_help_texts_begin_with_a_noun_or_an_imperative():
-    """A clause may not stand for a noun, except in the question of a study. Help texts are comments behind fields."""
+    """A clause may not stand for a noun, except in the question of a study. The same holds for comments."""
     clauses = {"What", "Whether", "How", "Of", "By", "Where", "Which", "Those", "As", "That", "Who"}
-    begins, root = re.compile(r'^ *r?"""(.+)|^    \w+: .+  # (.+)', re.MULTILINE), SOURCE.parents[1]
+    begins, root = re.compile(r'^ *r?"""(.+)|^    \w+: .+  # (.+)|^ *# (.+)', re.MULTILINE), SOURCE.parents[1]
     for file in itertools.chain(*((root / folder).rglob("*.py") for folder in ("src", "tests", "benchmarks", "docs"))):
         for line in map("".join, begins.findall(file.read_text())):
             first = line.split()[0].strip(',:"')

@@ -88,7 +88,7 @@ def predictor():
     return PREDICTOR(3, 1, None).network.float()
 
 
-# What is called in a mode, made outside it; networks are built in modes by another test.
+# Objects that are called in a mode and made outside it; networks are built in modes by another test.
 
 
 def adapting(order):

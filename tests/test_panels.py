@@ -75,6 +75,10 @@ def test_every_box_of_the_poster_has_a_row():
     assert all(any(name.startswith(box) for name in names) for box in BOXES)
 
 
+def test_every_figure_of_chapter_one_has_a_row():
+    assert {row[0].split(":")[0] for row in rows("Chapter 1")} == {f"1.{number}" for number in range(1, 5)}
+
+
 def test_every_figure_of_chapter_two_names_that_of_the_paper_and_the_others_are_said_to_be_omitted():
     own = {row[0].split(":")[0]: row[1] for row in rows("Chapter 2")}
     assert {f"2.{number}" for number in range(1, 13)} | {f"Proposition {number}" for number in (1, 2, 3)} <= set(own)

@@ -397,7 +397,7 @@ def test_each_loop_of_a_looped_layer_is_patched_alone():
         tokens = net.transformer.tokens(context, query)
         assert torch.equal(tokens[2].query, tokens[1].query)
         assert not torch.allclose(tokens[3].query, tokens[2].query)
-        # What fails midway leaves no trace in the next call.
+        # A call that fails midway leaves no trace in the next call.
         with pytest.raises(ZeroDivisionError), net.patched({"layers.0": lambda tokens: 1 / 0}):
             net(*EPISODE[:2])
         torch.testing.assert_close(net(*EPISODE[:2]), -tokens[-1].query[..., -1:])

@@ -79,7 +79,7 @@ def alone(corpus, tmp_path_factory, unchecked_module):
     return folder
 
 
-# What is rounded otherwise would grow over so many steps, at a high rate or in mesa layers.
+# Differences of rounding would grow over so many steps, at a high rate or in mesa layers.
 LONG, RARELY = 40, ["--training.evaluate-every", "20", "--training.learning-rate", "1e-4"]
 
 

@@ -392,7 +392,7 @@ def saved_state(folder):
     save_state(transformer.init_state(1)[0], folder / "state.safetensors")
 
 
-# What writes files of its own.
+# Functions that write files of their own.
 WRITERS = {
     "a file of a run": lambda folder: write_aside(folder / "file", b"content"),
     "a checkpoint": lambda folder: TrainingCheckpoints(folder / "a", {"a": 1}).save(5, {"weights/a": torch.ones(3)}),

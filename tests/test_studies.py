@@ -33,7 +33,7 @@ from mesascope.training import Training
 STUDIES = registered("study")
 # A language model of random weights, which this process makes.
 TEXT_MODEL = Path(tempfile.gettempdir(), f"text-model-{os.getpid()}")
-# Of algorithms alone, which take long each: with settings of their own, the first that is told to have changed.
+# Studies of algorithms alone, which take long: with settings of their own; the first is reported as changed.
 UNTRAINED = {
     "identify-calibration": {"trials": 1, "tasks": 8, "seeds": 2},
     "good-regression": {"tasks": 400, "seeds": 1},

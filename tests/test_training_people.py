@@ -309,7 +309,7 @@ def test_what_cannot_be_fitted_is_refused(state, batch_at, said, unchecked):
         fit(state, batch_at, PLAN)
 
 
-# What cannot be taken out afterwards is refused before the first step
+# Networks whose members cannot be copied afterwards are refused before the first step
 
 
 class Locked(Linears):

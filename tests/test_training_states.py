@@ -39,7 +39,7 @@ def assert_same(found, expected, **tolerances):
         torch.testing.assert_close(found[name], tensor, **tolerances)
 
 
-# Of both kinds
+# Arguments of both kinds
 
 
 @EACH_OPTIMIZER
@@ -122,7 +122,7 @@ def test_a_module_that_comes_in_eval_mode_is_trained_in_train_mode(kind):
     assert seen == [(True, True, True)]
 
 
-# What is random
+# Random states
 
 
 class Dropping(nn.Module):

@@ -555,7 +555,7 @@ SequencePredictor(heads) | config must be of type SequencePredictorConfig
 causal_linear_attention(*torch.ones(3, 4, 5)) | q must have shape
 """
 
-# What one might take for an attack, and its right result.
+# Calls that look like attacks, and their right results.
 RIGHT = """
 sorted(compare(gd, {'a': gd}, pairs, tasks=9, device='cpu').rows) == ['a']
 tune(GradientDescent(1, 1e30), pairs, tasks=50).step_sizes['eta'][0].value < 10

@@ -151,7 +151,7 @@ def test_a_wrong_call_ends_in_a_sentence(run, tmp_path, monkeypatch, unchecked):
     check_each(check, CALLS)
 
 
-# Where paths may be given: a string, a path, a relative path, one with odd marks.
+# Forms of a path: a string, a path, a relative path, one with odd marks.
 @pytest.mark.parametrize("name", ["run", "two words", "[bold]x", "<b>&", "ünï", "a\nb", "-x", "#%?", "'\"", "~"])
 @pytest.mark.parametrize("kind", [str, os.fspath, lambda path: path])
 def test_any_path_that_the_disk_takes_is_a_run(name, kind, tmp_path, monkeypatch):

@@ -178,7 +178,7 @@ def without_weights(path):
     )
 
 
-# What is done to a file of a finished run, and the remedy for it.
+# Damages to a file of a finished run, and the remedy for each.
 CHANGES = {
     "a verdict": ("claims.json", edited('"holds"', '"fails"'), "write it again by mesascope report"),
     "a claim's number": ("claims.json", edited('"value": ', '"value": 1'), "write it again by mesascope report"),

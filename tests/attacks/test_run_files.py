@@ -16,7 +16,7 @@ from mesascope.runs import open_run
 
 STEP = "checkpoints/layer/8/"
 
-# What reads each file.
+# Functions that read each file.
 READERS = {
     "config.json": lambda run: open_run(run),
     "claims.json": lambda run: open_run(run).claims,
@@ -102,7 +102,7 @@ CASES = [
     for value in values
 ]
 
-# What a position may be without; every other is missed.
+# Positions that may be absent; every other is missed.
 OPTIONAL = {
     "hash", "question", "source", "deviations", "command", "created", "versions", "machine", "processor",
     "python", "git",

@@ -62,7 +62,7 @@ def both(*damages):
     return lambda run: [damage(run) for damage in damages]
 
 
-# What is done to the run, and the words of the refusal; none where resuming gives the right result.
+# Changes to the run, and the words of the refusal; none where resuming gives the right result.
 CASES = {
     "nothing": (lambda run: None, None),
     "metrics missing": (file(METRICS, "missing"), "lacks step 0 of seed 0"),

@@ -170,7 +170,7 @@ class _ConjugateGradients:
         x, count = conjugate_gradients(equations, q, goal, self.iterations if q.numel() else 0)
         if goal is None:
             return SolveResult(x, q.new_zeros(q.shape[:-2]), count)
-        # By rounding, the true residual is larger than that of the recurrence.
+        # Rounding makes the true residual larger than that of the recurrence.
         most = goal if count == self.iterations else 2 * goal
         missed = ((q - equations.times(x)).norm(dim=-1) > most * q.norm(dim=-1)).any(-1)
         return SolveResult(x, q.new_zeros(missed.shape).masked_fill(missed, torch.inf), count)

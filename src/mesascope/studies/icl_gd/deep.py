@@ -42,6 +42,7 @@ scales, teachers = stage("separate-input-scale"), stage("separate-teacher-scale"
 # Training of the authors' code for five separate layers.
 AUTHORS = authors_plan(50_000, learning_rate=5e-4, clip=10.0)
 LONG = "50,000 steps of 2,048 tasks at a learning rate of 5e-4"
+UNLIKE = dict.fromkeys(("quick", "paper"), LONG)
 LAYERS = Reading("layer", lambda r: np.arange(1, SEPARATE + 1))
 
 
@@ -122,7 +123,7 @@ def _used(name: str, id: str, which: str, premise: str) -> Claim:
     """Claim that no layer is dead: a dead layer can be left out."""
     return Claim(id, f"without any one of its layers, the median loss of each network {which} more than doubles",
                  _without_each(name), above(2.0), ours("whether layers die in training"),
-                 premises=(premise, "layers-left-out"))  # fmt: skip
+                 premises=(premise, "layers-left-out"), unlike=UNLIKE)  # fmt: skip
 
 
 def _apart(name: str, end: str) -> Claim:
@@ -211,10 +212,10 @@ SPREAD = Figure(
               premises=(*TRAINED, GD)),
         Claim("median-matches-own-gd++", "the median loss of each network of five layers is within 10 % of that of "
               "GD++ with step sizes read from its weights", main.ratio("trained", "own", "median"), two_sided(0.1),
-              ours("means rest on the rare contexts where deep polynomials explode")),
+              ours("means rest on the rare contexts where deep polynomials explode"), unlike=UNLIKE),
         Claim("near-close", "each network's median loss is within a quarter of that of GD++ that is tuned starting "
               "from the network's own step sizes", main.ratio("trained", "near", "median"), two_sided(0.25),
-              ours("the reference in the network's own basin")),
+              ours("the reference in the network's own basin"), unlike=UNLIKE),
     ),
 )  # fmt: skip
 
@@ -323,7 +324,7 @@ STUDY = study.Study(
         _apart("to-tuned", "tuned GD++"),
     ),
     figures=(*FIVE, *TEN, SPREAD, PATHS, SEEDS),
-    unlike=dict.fromkeys(("quick", "paper"), LONG),
+    unlike=UNLIKE,
     deviations={
         "paper": (
             "Gradients are clipped at 0.001 in place of 10, the learning rate is 8e-3 and 4e-3 in place of 5e-4, it "

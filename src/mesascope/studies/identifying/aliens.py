@@ -17,7 +17,7 @@ from mesascope import adapters, constructions, nets, tasks, training
 from mesascope.studies.identifying.regressors import stream
 
 Array = np.ndarray
-# By name: the learner or a function that builds it, and the name of the candidate that it equals, or None.
+# The learner, or a function that builds it, and the name of the candidate that it equals, or None; by name.
 Aliens = Mapping[str, tuple[Any, str | None]]
 
 

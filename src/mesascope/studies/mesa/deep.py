@@ -160,7 +160,8 @@ STUDY = Study(
             Claim("interpolation", "the loss halfway between each network of six layers and the algorithm read from "
                   "its weights is within 3 % of the network's",
                   path.ratio("middle", "trained"), two_sided(0.03), ours("the way of retrained-interpolation, as read"),
-                  premises=("converged", "limit-at-its-optimum", "path"), former="printed, failed"),
+                  premises=("converged", "limit-at-its-optimum", "path"), unlike=UNLIKE,
+                  former="printed, failed"),
         )),
         Figure("retrained", "Loss of a step by the number of elements known; line and band: mean and range over seeds. "
                "Thesis: Fig. 3.3 A.", (dynamics.along(stage("by-time"), READ),), columns=1, claims=(
