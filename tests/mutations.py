@@ -20,7 +20,7 @@ from test_pretrained_study import with_stand_in
 
 from mesascope import records
 from mesascope.studies import Mutated, mutate
-from mesascope.studies.mutating import in_words, own_bugs
+from mesascope.studies.mutating import claims_text, own_bugs
 from mesascope.training import keep_freed_memory
 
 ABOUT = (
@@ -53,7 +53,7 @@ def write(found: list[Mutated]) -> None:
     known, done = list(records.registered("study")), {one.study for one in found}
     former = [tuple(line[2:-2].split(" | ")) for line in PAGE.read_text().splitlines() if line.startswith("| ")]
     rows = [row for row in former[1:] if row[1] in known and row[1] not in done]
-    rows += [(bug, one.study, in_words(claims) or "**none**") for one in found for bug, claims in one.turned.items()]
+    rows += [(bug, one.study, claims_text(claims) or "**none**") for one in found for bug, claims in one.turned.items()]
     page = ["# Bugs and the claims they turn", "", ABOUT, ""]
     page += ["| bug | study | claims that no longer hold |", "|---|---|---|"]
     page += [f"| {' | '.join(row)} |" for row in sorted(rows, key=lambda row: known.index(row[1]))]

@@ -16,11 +16,12 @@ from mesascope.errors import refuse
 from mesascope.evidence import Bound, Claim, Reported, above, below, derived, ours, printed, two_sided
 from mesascope.evidence.claims import Quantifier, check_claims
 from mesascope.evidence.estimates import Arrays, Estimates
+from mesascope.evidence.numbers import nominal
 from mesascope.evidence.readings import Reading, StageReading, beside, stage
 from mesascope.loading import from_file
 from mesascope.reports import Figure, Grid, Histogram, Level, Line, Lines, Matrices, curves, strip, sweep
 from mesascope.runs.schemas import Name, problem
-from mesascope.training import Training
+from mesascope.training import ParameterGroup, Training
 from mesascope.validate import Count, NonEmpty, NonNegative, Positive, Share, Whole, frozen
 
 if TYPE_CHECKING:
@@ -28,9 +29,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "READ_OFF", "Arrays", "Bound", "Claim", "Count", "Estimates", "Figure", "Grid", "Histogram", "Level", "Line",
-    "Lines", "Matrices", "Mutation", "NonEmpty", "NonNegative", "Positive", "Reading", "Reported", "Share",
-    "StageReading", "Study", "Training", "Whole", "above", "below", "beside", "curves", "derived", "frozen",
-    "load_study", "ours", "printed", "stage", "strip", "sweep", "two_sided",
+    "Lines", "Matrices", "Mutation", "NonEmpty", "NonNegative", "ParameterGroup", "Positive", "Reading", "Reported",
+    "Share", "StageReading", "Study", "Training", "Whole", "above", "below", "beside", "curves", "derived",
+    "frozen", "load_study", "nominal", "ours", "printed", "stage", "strip", "sweep", "two_sided",
 ]  # fmt: skip
 
 # Quantifier of a claim about numbers read from the weights of each trained network.

@@ -49,16 +49,16 @@ def _print(found: Mutated) -> None:
     from rich.table import Table
 
     from mesascope.reports import console
-    from mesascope.studies.mutating import in_words
+    from mesascope.studies.mutating import claims_text
 
     table = Table(title=f"bugs of {found.study}", title_justify="left", pad_edge=False)
     table.add_column("bug")
     table.add_column("claims that no longer hold")
     for bug, claims in found.turned.items():
-        table.add_row(bug, in_words(claims) or "[bold]none[/]")
+        table.add_row(bug, claims_text(claims) or "[bold]none[/]")
     console().print(table)
     other = {name: verdict for name, verdict in found.sound.items() if verdict != "holds"}
     noticed = f"of which {len(found.unnoticed)} not detected" if found.unnoticed else "each detected by a claim"
     print(f"{counted(len(found.turned), 'bug')}, {noticed}")
     if other:
-        print(f"claims that do not hold without a bug, so cannot detect one: {in_words(other)}")
+        print(f"claims that do not hold without a bug, so cannot detect one: {claims_text(other)}")

@@ -270,7 +270,7 @@ class _Monitor:
         found = self.checkpoints.load()
         if processes.is_rank_zero():
             if found:
-                require_metrics(self.run, MODEL, self.plan.evaluated(found[0]), [self.run.config["seed"]])
+                require_metrics(self.run, MODEL, self.plan.evaluation_steps(found[0]), [self.run.config["seed"]])
             self.run.rewind_metrics(MODEL, found[0] if found else -1)
         if found:
             self.state.load(found[1])

@@ -159,15 +159,15 @@ def remember(module: nn.Module) -> None:
 
 def has_hooks(module: nn.Module) -> bool:
     """True if torch has global hooks, or a submodule has hooks or was replaced by a module of another class."""
-    return bool(torch_module._has_any_global_hook()) or _touched(module)
+    return bool(torch_module._has_any_global_hook()) or _has_hooks_within(module)
 
 
-def _touched(module: nn.Module) -> bool:
+def _has_hooks_within(module: nn.Module) -> bool:
     parts = module._modules.values()
     if module.__dict__.get("_built", []) != [type(part) for part in parts]:
         return True
-    for part in parts:  # noqa: SIM110  a generator takes three times as long
-        if part is not None and (is_hooked(part) or (bool(part._modules) and _touched(part))):
+    for part in parts:
+        if part is not None and (is_hooked(part) or (bool(part._modules) and _has_hooks_within(part))):
             return True
     return False
 

@@ -160,7 +160,7 @@ class Lab:
         if found is None:
             self._require_no_progress(name, training, checkpoints.folder)
         else:
-            require_metrics(self.run, name, training.evaluated(found[0]), seeds[: len(watches)])
+            require_metrics(self.run, name, training.evaluation_steps(found[0]), seeds[: len(watches)])
         self.run.rewind_metrics(name, found[0] if found else -1)
 
         def log(step: int, ensemble: Ensemble) -> None:

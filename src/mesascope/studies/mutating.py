@@ -41,7 +41,7 @@ class Mutated:
         return [bug for bug, claims in self.turned.items() if not claims]
 
 
-def in_words(claims: Mapping[str, str]) -> str:
+def claims_text(claims: Mapping[str, str]) -> str:
     """Claims with their verdicts: ``learns (fails), deeper (undecided)``."""
     return ", ".join(f"{name} ({verdict})" for name, verdict in claims.items())
 

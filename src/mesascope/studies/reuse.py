@@ -111,7 +111,7 @@ def _logged_there(
     """
     rows = {(row["step"], row["seed"]): row for row in other.metrics(name) if row["step"] <= done}
     watched = seeds[: len(watches)]
-    wanted = {(step, seed) for step in training.evaluated(done) for seed in watched}
+    wanted = {(step, seed) for step in training.evaluation_steps(done) for seed in watched}
     own = []
     if done == training.steps:
         own = logged_rows(name, done, seeds, watches, [other.network(name, seed) for seed in watched])

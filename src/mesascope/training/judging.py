@@ -32,8 +32,8 @@ def evaluate(model: Any, loss: Callable[[Any, Any], Tensor], batch: Any) -> dict
             own = batch.map(copied)
             answers = model(own.context, own.xq)
             if answers.shape == batch.yq.shape:
-                hits = accuracy(answers.detach(), batch.yq)
-                found["accuracy"] = hits.reshape(len(found["loss"]), -1).mean(1)
+                right = accuracy(answers.detach(), batch.yq)
+                found["accuracy"] = right.reshape(len(found["loss"]), -1).mean(1)
     load_generators(module, generators)
     return found
 

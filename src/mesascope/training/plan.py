@@ -74,7 +74,7 @@ class Training:
             remedy = 'set training.betas, or training.optimizer to "sgd"'
             refuse("momentum", f"be 0 for {self.optimizer}", self.momentum, remedy)
 
-    def evaluated(self, done: int) -> set[int]:
+    def evaluation_steps(self, done: int) -> set[int]:
         """Steps up to ``done`` at which networks are evaluated."""
         return {0, *range(0, done + 1, self.evaluate_every), *([done] if done == self.steps else [])}
 

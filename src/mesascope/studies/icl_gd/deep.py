@@ -21,7 +21,6 @@ from typing import Any
 import numpy as np
 
 from mesascope import lenses, study
-from mesascope.evidence.numbers import nominal
 from mesascope.studies.common import converged, midpoint, midpoint_distances, midpoint_losses, plan
 from mesascope.studies.icl_gd import bugs, deep_networks, regression, shared
 from mesascope.studies.icl_gd.deep_networks import CLIP, LOOPED, SEPARATE, Deep, as_network
@@ -89,12 +88,12 @@ def measure(lab: study.Lab, settings: Deep) -> None:
 
 def _smooth(losses: Any) -> np.ndarray:
     """True for each network whose midpoint has a loss less than 10 % above that of each end."""
-    return nominal(losses).max(axis=1) < 1.1
+    return study.nominal(losses).max(axis=1) < 1.1
 
 
 def _far(ratios: Any) -> np.ndarray:
     """|log ratio| at the largest scale."""
-    return np.abs(np.log(nominal(ratios[:, -1])))
+    return np.abs(np.log(study.nominal(ratios[:, -1])))
 
 
 def _without_each(name: str) -> Reading:
@@ -104,12 +103,12 @@ def _without_each(name: str) -> Reading:
 
 
 def _changes(ratios: Any) -> np.ndarray:
-    return np.abs(nominal(ratios) - 1)
+    return np.abs(study.nominal(ratios) - 1)
 
 
 def _alive_over_warm(r: Any) -> np.ndarray:
     """Median loss of each network without a dead layer (of any, if all have one) / of each warm-started network."""
-    alive = nominal(_without_each("left-out")(r)).min(axis=1) > 2
+    alive = study.nominal(_without_each("left-out")(r)).min(axis=1) > 2
     chosen = alive if alive.any() else ~alive
     return np.true_divide.outer(main["median", "trained"](r)[chosen], warm["median", "warm"](r))
 
@@ -258,7 +257,7 @@ SEEDS = Figure(
         _used("left-out", "all-layers-used", "of five layers", "separate-converged"),
         Claim("few-lose-a-layer", "fewer than half of the networks of five layers have a layer without which the "
               "median loss does not double",
-              _without_each("left-out").map(lambda ratios: nominal(ratios).min(axis=1) < 2, "share of networks"),
+              _without_each("left-out").map(lambda ratios: study.nominal(ratios).min(axis=1) < 2, "share of networks"),
               below(0.5), ours("how many layers die"), quantifier="share",
               premises=("separate-converged", "layers-left-out")),
         _used("warm-left-out", "warm-all-layers-used", "that starts from gradient descent", "warm-converged"),

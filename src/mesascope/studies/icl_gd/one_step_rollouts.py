@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from mesascope import learners, lenses, study, tasks
-from mesascope.evidence.numbers import nominal
 from mesascope.studies.icl_gd.regression import Regression
 from mesascope.studies.icl_gd.shared import HALF_MSE
 from mesascope.study import Claim, Estimates, Figure, Line, Lines, StageReading, above, below, derived, printed, stage
@@ -89,7 +88,8 @@ def _panel(damping: float) -> Lines:
     roll = _rolled(damping)
     lines = [
         Line(
-            roll.case("application"), (roll[part, name] / 2).map(lambda losses: np.minimum(nominal(losses), 1e3), ""),
+            roll.case("application"),
+            (roll[part, name] / 2).map(lambda losses: np.minimum(study.nominal(losses), 1e3), ""),
             name, label if part == "stable" else None, marks=marks, width=width,
         )
         for part, width in (("stable", 1.6), ("all", 0.7))
@@ -130,7 +130,7 @@ FIGURE = Figure(
               "has by chance, held"),
         Claim("damped-stays", "control: after 50 applications at damping 0.5, fewer than 0.1 % of contexts have more "
               "than ten times the mean loss of predicting zero, for trained layers and for gradient descent",
-              _of_both(_rolled(0.5), "diverges", (..., -1), DIVERGED).map(nominal, DIVERGED), below(0.001),
+              _of_both(_rolled(0.5), "diverges", (..., -1), DIVERGED).map(study.nominal, DIVERGED), below(0.001),
               study.ours("control: damping 0.5 is stable on each context"), over="learners", at_least=6,
               quantifier="exact", exact_because="no context of the draw may have it", premises=(), about="algorithms"),
     ),

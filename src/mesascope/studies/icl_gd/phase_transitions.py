@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from mesascope import lenses, study
-from mesascope.evidence.numbers import nominal
 from mesascope.studies.common import converged, watch_loss
 from mesascope.studies.icl_gd import bugs, regression, shared
 from mesascope.study import Claim, Figure, Level, Line, Lines, Mutation, Reading, Training, above, below, printed, stage
@@ -162,7 +161,7 @@ def _margins(r: Any) -> np.ndarray:
 
 def _of_curves(r: Any) -> np.ndarray:
     """(Loss / gradient descent's) on fresh tasks / the same ratio at the end of the curve, ``(seeds, 2)``."""
-    fresh = [nominal(r["losses"].ratio(name, "gd"))[:, 0] for name in HEADS]
+    fresh = [study.nominal(r["losses"].ratio(name, "gd"))[:, 0] for name in HEADS]
     ends = [r[name]["mse"][:, -1] / r[name]["gd mse"][:, -1] for name in HEADS]
     return (np.stack(fresh) / np.stack(ends)).T
 

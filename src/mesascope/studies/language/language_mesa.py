@@ -18,7 +18,6 @@ import msgspec
 import numpy as np
 
 from mesascope import language, study
-from mesascope.evidence.numbers import nominal
 from mesascope.studies.language import bugs, measuring
 from mesascope.study import Claim, Count, Figure, Line, Lines, Reading, Study, Training, above, below, beside, ours
 
@@ -185,7 +184,7 @@ def _copies(id: str, sentence: str, kinds: Iterable[str], source: Any) -> Claim:
 def _over_octave(size: str, name: str) -> Reading:
     """Loss after an eighth to a quarter of the context: in cut texts / at the beginnings of texts."""
     beginning = study.stage(f"{size} by token")[name]
-    return loss(size, name, "cut").map(nominal, "") / beginning.map(lambda losses: losses[:, -4], "")
+    return loss(size, name, "cut").map(study.nominal, "") / beginning.map(lambda losses: losses[:, -4], "")
 
 
 SCORES = [score(size, "linear") - score(size, "mesa") for size in SIZES]
@@ -330,7 +329,7 @@ STUDY = Study(
                   former=FORMER),
             Claim("late-below-early", "control: softmax has a smaller loss at 3/8 to 5/8 of the context than at 1/32 "
                   "to 1/16",
-                  beside([score(size, "softmax").map(nominal, "") for size in SIZES], "in-context score (nats)"),
+                  beside([score(size, "softmax").map(study.nominal, "") for size in SIZES], "in-context score (nats)"),
                   below(0.0), ours("control: sign of the in-context score"), **ON_WINDOWS),
             Claim("cut-as-long", "control: losses on tokens after an eighth to a quarter of the context are within 3 % "
                   "of each other in cut texts and at the beginnings of texts",

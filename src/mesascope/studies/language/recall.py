@@ -118,9 +118,11 @@ def _judge_text(lab: study.Lab, settings: Recall, task: str, family: Any) -> dic
     trained["untrained"] = lab.untrained(network("softmax"))
 
     def judged() -> study.Estimates:
+        from mesascope.lenses.access import numbers
+
         found = {kind: [language.recall_by_sequence(net, fresh) for net in each] for kind, each in trained.items()}
-        nats = {("nats", kind): [_numbers(loss) for loss, _ in each] for kind, each in found.items()}
-        answered = {("answered", kind): [100 * _numbers(right) for _, right in each] for kind, each in found.items()}
+        nats = {("nats", kind): [numbers(loss) for loss, _ in each] for kind, each in found.items()}
+        answered = {("answered", kind): [100 * numbers(right) for _, right in each] for kind, each in found.items()}
         return study.Estimates.of({**nats, **answered})
 
     lab.stage(task, judged)
@@ -144,7 +146,9 @@ def _judge_regression(lab: study.Lab, settings: Recall) -> dict[str, Any]:
     last = slice(3 * settings.pairs // 4, settings.pairs)
 
     def error(guessed: Any) -> np.ndarray:
-        return _numbers((guessed - targets[:, last]).square().mean((1, 2)))
+        from mesascope.lenses.access import numbers
+
+        return numbers((guessed - targets[:, last]).square().mean((1, 2)))
 
     def judged() -> study.Estimates:
         import torch
@@ -163,10 +167,6 @@ def _judge_regression(lab: study.Lab, settings: Recall) -> dict[str, Any]:
 
     lab.stage("regression", judged)
     return trained
-
-
-def _numbers(tensor: Any) -> np.ndarray:
-    return tensor.detach().double().cpu().numpy()
 
 
 def above_log_2(kind: str) -> Reading:

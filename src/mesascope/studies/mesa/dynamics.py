@@ -11,7 +11,6 @@ import msgspec
 import numpy as np
 
 from mesascope import constructions, learners, lenses, nets, study, tasks
-from mesascope.evidence.numbers import nominal
 from mesascope.studies.common import plan, thesis_plan, watch_loss
 from mesascope.study import Claim, Figure, Line, Reading, StageReading, Training, above, below, ours, stage, two_sided
 from mesascope.text import percent_text
@@ -157,7 +156,7 @@ def tuned_ridge(
     drawn = lab.draw(family, settings.tune_tasks, "tune")
     known = {f"{ridge:g}": learners.RecursiveLeastSquares(ridge, features=features) for ridge in TRIED}
     errors = lenses.errors_by_time({name: [learner] for name, learner in known.items()}, drawn, times)
-    return known[min(known, key=lambda name: nominal(errors["mse", name]).sum())]
+    return known[min(known, key=lambda name: study.nominal(errors["mse", name]).sum())]
 
 
 def compare_predictors(

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from mesascope import lenses, study
-from mesascope.evidence.numbers import nominal
 from mesascope.studies.common import converged
 from mesascope.studies.mesa import bugs, dynamics, raw_tokens
 from mesascope.studies.mesa.dynamics import errors_of, improvement, joined
@@ -103,7 +102,7 @@ def _implicit(id: str, name: str, kind: str) -> Claim:
 def _best_implicit(id: str, name: str, kind: str) -> Claim:
     def least(found: np.ndarray) -> np.ndarray:
         late = found[:, 1:, -1]
-        return np.take_along_axis(late, nominal(late).argmin(1)[:, None], 1)[:, 0]
+        return np.take_along_axis(late, study.nominal(late).argmin(1)[:, None], 1)[:, 0]
 
     return Claim(id, f"in each network of {kind}, one gradient step on the input decoded after one of the layers errs "
                  "less than one on the input itself, after 40 elements",

@@ -18,7 +18,6 @@ from mesascope import meta, nets, study, tasks
 from mesascope.studies.sparse.few_shot import SORTED, UNMASKED, no_gradient, points_above
 from mesascope.studies.sparse.following import follow_batches
 from mesascope.study import Arrays, Claim, Count, Figure, Line, Mutation, Positive, Reading, Training, above, ours
-from mesascope.training import ParameterGroup
 
 TABLE = "Table 4.6"
 METHODS = {
@@ -89,7 +88,7 @@ def measure(lab: study.Lab, settings: ContinualOnline) -> None:
 def _before(lab: study.Lab, settings: ContinualOnline, name: str) -> list[Any]:
     """Learners of a method that meta-learned on other classes, one per seed."""
     family = tasks.FewShotImages(settings.before, settings.ways, 1, 4, settings.size)
-    groups = [ParameterGroup(("method.*",), learning_rate=TUNED[name][1])] if name in MASKED else []
+    groups = [study.ParameterGroup(("method.*",), learning_rate=TUNED[name][1])] if name in MASKED else []
     plan, loss = settings.pretraining, meta.outer_loss
     return lab.train(f"before {name}", settings.learner(name), family, plan, loss=loss, parameter_groups=groups)
 

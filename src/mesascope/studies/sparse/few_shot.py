@@ -13,7 +13,6 @@ from msgspec import Meta
 from mesascope import meta, nets, study, tasks
 from mesascope.studies.common import returning
 from mesascope.study import Arrays, Claim, Count, Mutation, Positive, Reading, Training, above, ours, stage, two_sided
-from mesascope.training import ParameterGroup
 
 THESIS = "von Oswald's thesis"
 # Methods, with a name to show.
@@ -132,7 +131,7 @@ class FewShot:
 def meta_trained(lab: study.Lab, name: str, settings: FewShot, method: str, **changes: Any) -> list[Any]:
     """Networks meta-learned by a method, one per seed; stage ``name`` has accuracy and closed shares by step."""
     rate = settings.rate_lr if method in _RATES else settings.mask_lr
-    groups = [] if method in _FIXED else [ParameterGroup(("method.*",), learning_rate=rate)]
+    groups = [] if method in _FIXED else [study.ParameterGroup(("method.*",), learning_rate=rate)]
     return lab.train(
         name, dataclasses.replace(settings.learner(method), **changes), settings.family(), settings.outer(method),
         loss=meta.outer_loss, parameter_groups=groups,
@@ -192,19 +191,14 @@ def own_tasks(lab: study.Lab, family: Any, count: int, name: str = "eval") -> Ca
     return lambda place: lab.draw(family, count, f"{name} {place}")
 
 
-def accuracies(groups: Mapping[str, Sequence[Any]], fresh: Callable[[int], tasks.Episode]) -> Arrays:
+def accuracies(groups: Mapping[str, Sequence[Any]], fresh: Callable[[int], tasks.Episode]) -> dict[str, list[float]]:
     """Accuracy of each network in percent, on the tasks that ``fresh`` draws for its place in each group."""
     found: dict[str, list[float]] = {name: [] for name in groups}
     for place, learners in enumerate(zip(*groups.values(), strict=True)):
         drawn = fresh(place)
         for name, one in zip(groups, learners, strict=True):
             found[name].append(100 * accuracy_by_task(one, drawn).mean())
-    return by_seed(found)
-
-
-def by_seed(numbers: Mapping[str, Sequence[Any]]) -> Arrays:
-    """Arrays with one number per seed, by name."""
-    return Arrays(numbers, **dict.fromkeys(numbers, "seed"))
+    return found
 
 
 def learns(accuracy: Reading) -> Claim:
@@ -336,8 +330,8 @@ TRAINING_PART = Mutation("test tasks are of training images", f"{_HERE}:FewShot.
 ANSWERS = Mutation("networks adapt to queries with their labels", f"{_HERE}:accuracy_by_task", _answers_in_context)
 LABELS = Mutation("labels of queries are shifted by one", f"{_HERE}:accuracy_by_task", lambda accuracy: (
                   lambda learner, drawn: accuracy(learner, drawn._replace(yq=drawn.yq.roll(1, -2)))))  # fmt: skip
-AVERAGED = Mutation("accuracy is averaged over seeds", f"{_HERE}:by_seed", lambda numbers: lambda found: (
-                    numbers({name: [np.mean(one)] * len(one) for name, one in found.items()})))  # fmt: skip
+AVERAGED = Mutation("accuracy is averaged over seeds", f"{_HERE}:accuracies", returning(
+                    lambda found: {name: [np.mean(one)] * len(one) for name, one in found.items()}))  # fmt: skip
 UPHILL = Mutation(
     "inner steps go up the gradient", "mesascope.meta.maml:MAML._gradients",
     returning(lambda gradients: {name: -one for name, one in gradients.items()}),

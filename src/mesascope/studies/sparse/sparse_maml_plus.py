@@ -13,7 +13,7 @@ import numpy as np
 from mesascope import study
 from mesascope.studies.sparse import few_shot
 from mesascope.studies.sparse.few_shot import FewShot
-from mesascope.study import Arrays, Claim, Lines, Mutation, Study, above, below, beside, ours, printed, stage, strip
+from mesascope.study import Claim, Lines, Mutation, Study, above, below, beside, ours, printed, stage, strip
 
 SECTION = "section 4.3.3"
 COMPARED = {"sparse-relu-maml": "sparse-ReLU-MAML", "sparse-maml": "sparse-MAML", "sparse-maml-plus": "sparse-MAML+"}
@@ -37,13 +37,13 @@ def measure(lab: study.Lab, settings: FewShot) -> None:
     lab.stage("controls", few_shot.controls, settings, groups["sparse-maml"], fresh)
 
 
-def _drawn(trained: list[Any], before: list[Any]) -> Arrays:
+def _drawn(trained: list[Any], before: list[Any]) -> dict[str, list[float]]:
     """Percent of entries that differ between two drawn masks, before and after meta-learning; mean |sigma| after it."""
-    return few_shot.by_seed({
+    return {
         "differ before": [_differ(one) for one in before],
         "differ after": [_differ(one) for one in trained],
         "sigma": [float(one.method.sigma.detach().abs().mean()) for one in trained],
-    })  # fmt: skip
+    }
 
 
 def _differ(learner: Any) -> float:
@@ -58,8 +58,8 @@ def _differ(learner: Any) -> float:
     return 100 * changed / total
 
 
-def _closed(groups: dict[str, list[Any]]) -> Arrays:
-    return few_shot.by_seed({name: [100 * one.sparsity() for one in group] for name, group in groups.items()})
+def _closed(groups: dict[str, list[Any]]) -> dict[str, list[float]]:
+    return {name: [100 * one.sparsity() for one in group] for name, group in groups.items()}
 
 
 def _before_and_after(both: Any, y: str) -> Lines:
