@@ -162,7 +162,7 @@ def test_networks_are_judged_on_tasks_of_their_own_and_methods_on_the_same():
     found = accuracies(dict.fromkeys(("one", "same"), [first_class] * 3), fresh)
     expected = [100 * fresh(place).yq[..., 0].mean().item() for place in range(3)]
     assert found["one"] == pytest.approx(expected)
-    assert (found["same"] == found["one"]).all()
+    assert found["same"] == found["one"]
     assert len({*expected}) == 3
 
 
