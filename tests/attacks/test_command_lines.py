@@ -25,6 +25,7 @@ run one-step extra                          | unrecognized options: extra
 run one-step --learning-rate 3              | unrecognized options: --learning-rate, 3; perhaps you meant
 run one-step --training.stepz 3             | perhaps you meant --training.steps INT
 run one-step --resum R                      | perhaps you meant --resume
+run one-step --inner-lr 3                   | options: --inner-lr, 3; for full helptext
 run one-step --taks 3                       | perhaps you meant --tasks INT
 run one-step --training 3                   | unrecognized options: --training
 run one-step --tasks                        | missing value for argument '--tasks'

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import io
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Annotated, Any
 
 import tyro
@@ -16,7 +16,7 @@ from mesascope.cli.identify import Identify
 from mesascope.cli.language import language_command
 from mesascope.cli.mutate import Mutate
 from mesascope.cli.reading import Ledger, ListStudies, Report
-from mesascope.cli.run import one_of, run_command
+from mesascope.cli.run import RunStudy, one_of, run_command
 from mesascope.cli.sweep import RunSweep, flags_beside_resume
 from mesascope.cli.verify import Verify
 from mesascope.errors import ArgumentError, MesascopeError
@@ -51,12 +51,14 @@ def parsed(arguments: list[str]) -> Callable[[], int | None]:
             if isinstance(refused, MesascopeError):
                 raise refused from None
         if stop.code:
-            raise ArgumentError(_sentence(said.getvalue())) from None
+            raise ArgumentError(_sentence(said.getvalue(), _settings_flags(arguments))) from None
         raise
 
 
-def _sentence(box: str) -> str:
+def _sentence(box: str, settings: Collection[str] = ()) -> str:
     """Convert tyro's error box to one line: the error, the nearest flag, and the help command.
+
+    Tyro looks for similar flags among all commands. If a study's flags for ``settings`` are given, others are left out.
 
     >>> _sentence("╭─ Error ─╮\\n│ Unrecognized options: --sed │\\n│ ─── │\\n│ Perhaps you meant: │\\n│ --seed INT │")
     'unrecognized options: --sed; perhaps you meant --seed INT.'
@@ -72,7 +74,9 @@ def _sentence(box: str) -> str:
     sentences = [re.sub(r"\. E", ": e", " ".join(first))]
     for head, *rest in others:
         if head.startswith("Perhaps you meant"):
-            sentences.append(f"perhaps you meant {rest[0]}" if rest else head)
+            own = {*settings, *(f"--{field.name}" for field in dataclasses.fields(RunStudy))}
+            similar = [one for one in rest if not settings or one.split()[0] in own]
+            sentences += [f"perhaps you meant {one}" for one in similar[:1]]
         elif head.startswith(("Available", "For full")):
             sentences.append(" ".join([head[0].lower() + head[1:], *rest]))
     line = "; ".join(one.rstrip(".") for one in sentences) + "."
