@@ -17,8 +17,8 @@ GROUND = {file.stem for file in SOURCE.glob("*.py")} - {"__init__", "__main__", 
 PAGE = """# Architecture
 
 Each row below is a folder or a file of `src/mesascope`, a *room* with one purpose. A room imports only rooms below it.
-All rooms may also import these modules: {ground}. `tests/test_layout.py` tests this. `python docs/architecture.py` made
-this page from the code.
+All rooms may also import the modules of the second table. `tests/test_layout.py` tests this, and
+`python docs/architecture.py` made this page from the code.
 
 ![Rooms as boxes; arrows point to the rooms that a room imports](architecture.svg)
 
@@ -27,6 +27,10 @@ this page from the code.
 | room | it is |
 |---|---|
 {rows}
+
+| module for all rooms | it is |
+|---|---|
+{ground}
 """
 
 
@@ -104,13 +108,16 @@ def graph() -> dict[str, set[str]]:
 
 
 def page() -> str:
-    """The page, a room a row, from the top."""
-    height, modules, rows = levels(graph()), rooms(), []
-    for room in sorted(height, key=lambda room: (-height[room], room)):
+    """The page: a row for each room, from the top, and for each module of the ground."""
+    height, modules = levels(graph()), rooms()
+
+    def row(room: str) -> str:
         tree = ast.parse(modules[room][0].read_text())
         first = (ast.get_docstring(tree) or "").partition("\n\n")[0].replace("\n", " ")
-        rows.append(f"| `{room}` | {first.replace('|', chr(92) + '|')} |")
-    return PAGE.format(ground=", ".join(f"`{name}`" for name in sorted(GROUND)), rows="\n".join(rows))
+        return f"| `{room}` | {first.replace('|', chr(92) + '|')} |"
+
+    rows = map(row, sorted(height, key=lambda room: (-height[room], room)))
+    return PAGE.format(ground="\n".join(map(row, sorted(GROUND))), rows="\n".join(rows))
 
 
 if __name__ == "__main__":

@@ -169,6 +169,8 @@ def test_the_page_of_the_architecture_is_that_of_the_code():
     found = {"__name__": "architecture", "__file__": str(path)}
     exec(compile(path.read_text(), path, "exec"), found)
     assert path.with_suffix(".md").read_text() == found["page"]()
+    drawn = re.findall(r"<!-- (\w+) -->", path.with_suffix(".svg").read_text())
+    assert {*drawn} == found["graph"]().keys()
 
 
 def test_docstrings_and_help_texts_begin_with_a_noun_or_an_imperative():

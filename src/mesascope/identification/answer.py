@@ -256,7 +256,7 @@ class Identification(Answer):
     def tables(self) -> dict[str, Table]:
         """All measurements, by title."""
         own = self.behaviour.get(self.learner)
-        told = {
+        tables = {
             "Families": Table(
                 {"family": one.family, "nearest candidate": one.candidate, "parameters": _listed(one.parameters),
                  "variance unexplained, %": in_percent(one.unexplained),
@@ -283,7 +283,7 @@ class Identification(Answer):
             "Controls: error relative to predicting zero": Table([dict(self.controls)] if self.controls else []),
             "Not measured": Table({"measure": name, "because": why} for name, why in self.unmeasured.items()),
         }  # fmt: skip
-        return {title: table for title, table in told.items() if table}
+        return {title: table for title, table in tables.items() if table}
 
     def _mixture(self) -> Table:
         """Weights of the mixture's parts, with the unexplained variance of each part alone and of the mixture."""

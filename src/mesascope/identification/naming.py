@@ -202,14 +202,14 @@ def _all(
 
     After the first comparison of all cheap candidates, the nearest families are printed if some seconds have passed.
     """
-    begun, told = monotonic(), most is not None
+    begun, announced = monotonic(), most is not None
     cheap, costly = ([one for one in chosen if one.costly == which] for which in (False, True))
     comparisons = {one.name: comparing(one, seen, levels) for one in cheap}
     looks = {one.name: next(comparisons[one.name]) for one in tracked(cheap, "candidates, a first look")}
     found = []
     for one in tracked(_nearest(cheap, looks, most, levels.tolerance), "candidates"):
-        if not told and monotonic() - begun > _SOON:
-            told = True
+        if not announced and monotonic() - begun > _SOON:
+            announced = True
             tell(f"a first look: {like(name, shares([*looks.values()]))}")
         found.append(next(comparisons[one.name], looks[one.name]))
     if in_forms and not any(one.row.within(EXACT) for one in found):

@@ -258,8 +258,8 @@ def open_corpus(folder: str | os.PathLike[str]) -> Corpus:
 def _agrees(index: Index) -> bool:
     """True if token counts match the shards in both splits, and the vocabulary contains the end-of-document token."""
     counts = {name: sum(shard.tokens for shard in split.shards) for name, split in index.splits.items()}
-    told = {name: split.tokens for name, split in index.splits.items()}
-    return set(counts) == set(SPLITS) and counts == told and min(counts.values()) > 0 and index.end < index.vocabulary
+    stated = {name: split.tokens for name, split in index.splits.items()}
+    return set(counts) == set(SPLITS) and counts == stated and min(counts.values()) > 0 and index.end < index.vocabulary
 
 
 def _digest(path: Path) -> str:

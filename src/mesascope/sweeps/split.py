@@ -57,12 +57,12 @@ def _train(run: Run, names: Sequence[str], client: Any) -> None:
                          parts / "logs" / f"{name}.txt")
         for index, name in enumerate(names)
     }  # fmt: skip
-    told: list[str] = []
+    named: list[str] = []
 
     def show(crew: Crew) -> None:
-        for key in crew.done[len(told) :]:
+        for key in crew.done[len(named) :]:
             tell(f"{tasks[key].label}: done, {counted(len(tasks) - len(crew.done), 'training')} left")
-            told.append(key)
+            named.append(key)
 
     crew = Crew(train_part, tasks, show=show)
     crew.work_on(client)

@@ -99,7 +99,7 @@ class Automata:
 
     In each of ``states`` states, two of ``tokens`` symbols are equally likely, and each leads to a random state. The
     ``words`` words of ``word`` symbols start in the first state and end with an extra token. Symbols in the second half
-    of the sequence are to be predicted. The best loss of a model that knows the automaton is log 2 nats per symbol.
+    of the sequence are to be predicted. With the automaton known, the smallest loss is log 2 nats per symbol.
 
     Source: Akyürek et al. (2024), In-context language learning.
 

@@ -129,7 +129,7 @@ def _apart(name: str, end: str) -> Claim:
     """Premise: the midpoint's predictions differ from both ends, not necessarily by half: deep paths are curved."""
     return Claim(f"{name}-apart", f"the predictions halfway to {end} differ from those of each end by more than a "
                  "tenth of the difference between the ends",
-                 midpoint_distances(name), above(0.1), ours("premise"))  # fmt: skip
+                 midpoint_distances(name), above(0.1), ours("premise"), premises=())  # fmt: skip
 
 
 _each = partial(study.sweep, each=True, marks=".-")  # one line per seed

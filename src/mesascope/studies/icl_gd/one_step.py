@@ -299,8 +299,8 @@ STUDY = study.Study(
     figures=(TRAINING, DIMENSIONS, INPUT_SCALE, TEACHER_SCALE, OTHER_INPUTS, one_step_rollouts.FIGURE, WEIGHTS),
     deviations=(
         shared.AVERAGED,
-        "Initial weights are ten times smaller: the column of W_KQ that meets the query's zero target has no gradient "
-        "and keeps its initial size.",
+        "Initial weights are ten times smaller: the column of W_KQ that multiplies the query's zero target has no "
+        "gradient and keeps its initial size.",
         "Layers of the other sizes train for half as many steps.",
     ),
     mutations=(bugs.HALF_STEP, bugs.TWICE_STEP, bugs.FIRST_END, bugs.RAW_PRODUCTS, bugs.SHIFTED_TARGETS),

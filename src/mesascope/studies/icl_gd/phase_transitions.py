@@ -61,7 +61,7 @@ def measure(lab: study.Lab, settings: PhaseTransitions) -> None:
     for name, heads in HEADS.items():
         config = regression.network(settings, n_heads=heads, key_size=11)
         groups[name] = lab.train(name, config, family, settings.training, watch=lambda net: loss(net) | level)
-        lab.stage(f"{name}-crossing", _crossing, lab, name)
+        lab.stage(f"{name}-crossing", lambda name=name: _crossing(lab.run.results[name]))
     groups["gd"], same = [gd], {"x_scale": [settings.x_scale]}
     lab.stage(
         "losses", lambda: lenses.sweep(groups, family, same, tasks=settings.tasks, seed=lab.seed, device=lab.device)
@@ -70,9 +70,8 @@ def measure(lab: study.Lab, settings: PhaseTransitions) -> None:
     _grok(lab, settings, gd)
 
 
-def _crossing(lab: study.Lab, name: str) -> dict[str, np.ndarray]:
+def _crossing(curves: Any) -> dict[str, np.ndarray]:
     """Each seed's first step below the threshold; nan if there is none."""
-    curves = lab.run.results[name]
     below = curves["mse"] / 2 < THRESHOLD
     return {"step": np.where(below.any(axis=1), curves["step"][below.argmax(axis=1)], np.nan)}
 

@@ -394,6 +394,6 @@ STUDY = Study(
     mutations=(bugs.BITS, bugs.LOW, bugs.RAW, bugs.SUMMED, bugs.OPPOSITE, bugs.UNSHIFTED, bugs.TRAINING_TEXT),
     mutated={
         "training": Training(30, 4, learning_rate=2e-2, schedule="cosine", clip=1.0, optimizer="adamw"),
-        "context": 64, "windows": 256, "watch_windows": 2,
+        "validation": 0.4, "context": 64, "windows": 600, "watch_windows": 2,
     },
 )  # fmt: skip

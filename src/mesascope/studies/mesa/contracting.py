@@ -87,7 +87,7 @@ ELSEWHERE = joined(
 
 
 # Deviation of every preset.
-ALWAYS = "The thesis says neither which converging dynamics nor which algorithm; contractions here are symmetric."
+ALWAYS = "The thesis names neither the converging dynamics nor the algorithm; contractions here are symmetric."
 STUDY = Study(
     name="mesa-contracting",
     source=f"{dynamics.THESIS}: {FOOTNOTE}",

@@ -81,8 +81,8 @@ def measure(lab: study.Lab, settings: ContinualOnline) -> None:
         first = np.stack([np.diff(one.tasks.numpy(), prepend=-1) > 0 for one in own])
         for name in METHODS:
             method, network = _method(settings, name)
-            told = follow_batches(lab, f"{name} {stay}", method, network, own, *starts.get(name, ("", None)))
-            lab.stage(f"{name} {stay}", _percent, told, first, settings.ways)
+            metrics = follow_batches(lab, f"{name} {stay}", method, network, own, *starts.get(name, ("", None)))
+            lab.stage(f"{name} {stay}", _percent, metrics, first, settings.ways)
 
 
 def _before(lab: study.Lab, settings: ContinualOnline, name: str) -> list[Any]:
@@ -105,21 +105,21 @@ def _method(settings: ContinualOnline, name: str) -> tuple[Any, Any]:
     return meta.OnlineDescent(settings.network(), plan, steps=settings.inner_steps), settings.network()
 
 
-def _percent(told: Mapping[str, np.ndarray], first: np.ndarray, ways: int) -> Arrays:
+def _percent(metrics: Mapping[str, np.ndarray], first: np.ndarray, ways: int) -> Arrays:
     """Accuracy before learning and closed share of learned masks or rates, by part of a stream, in percent.
 
     ``total`` is the accuracy on the whole stream, ``surprised`` that on first batches of tasks minus chance.
     ``detected`` is the percentage of first batches (from the second task on) that a method detects as a new task, minus
     that of other batches.
     """
-    accuracy = told["accuracy"]
+    accuracy = metrics["accuracy"]
     parts = {
-        key: 100 * np.stack([one.mean(1) for one in np.array_split(told[key], PARTS, 1)], 1)
-        for key in ("accuracy", "closed") if key in told
+        key: 100 * np.stack([one.mean(1) for one in np.array_split(metrics[key], PARTS, 1)], 1)
+        for key in ("accuracy", "closed") if key in metrics
     }  # fmt: skip
     whole = {"total": 100 * accuracy.mean(1), "surprised": 100 * (accuracy.mean(1, where=first) - 1 / ways)}
-    if "switch" in told:
-        found, starts = told["switch"][:, 1:], first[:, 1:]
+    if "switch" in metrics:
+        found, starts = metrics["switch"][:, 1:], first[:, 1:]
         whole["detected"] = 100 * (found.mean(1, where=starts) - found.mean(1, where=~starts))
     return Arrays(parts | whole, **dict.fromkeys(parts, "seed part"), **dict.fromkeys(whole, "seed"))
 
@@ -269,7 +269,7 @@ STUDY = study.Study(
                  lambda is_new: lambda self, batch, loss: True, anew=True),
         Mutation("networks are untrained", "mesascope.meta.maml:MAML._gradients", no_gradient, anew=True),
         Mutation("first batches of tasks are counted a step late", f"{_HERE}:_percent",
-                 lambda percent: lambda told, first, *rest: percent(told, np.roll(first, 1, 1), *rest)),
+                 lambda percent: lambda metrics, first, *rest: percent(metrics, np.roll(first, 1, 1), *rest)),
     ),
     mutated={
         "steps": 60, "stays": (0.8,), "inner_steps": 3,

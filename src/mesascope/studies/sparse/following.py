@@ -100,21 +100,21 @@ def _followed(curves: Arrays, at_the_end: Tensor, looks: int) -> Arrays:
 class Streams:
     """State of the training of several learners, each on its own stream of ``steps`` batches.
 
-    ``told`` has the metrics of each batch by name, ``(members, steps)``; they are nan for batches still to come.
+    ``metrics`` has the metrics of each batch by name, ``(members, steps)``; they are nan for batches still to come.
     """
 
     def __init__(self, states: Sequence[Any], steps: int) -> None:
         self.states, self.steps, self.step = states, steps, 0
-        self.told: dict[str, Tensor] = {}
+        self.metrics: dict[str, Tensor] = {}
 
     def update(self, batches: Sequence[tasks.Context]) -> dict[str, Tensor]:
         """One step of each learner on its own batch."""
         import torch
 
-        told = [state.update(batch) for state, batch in zip(self.states, batches, strict=True)]
-        found = {name: torch.tensor([one[name] for one in told], dtype=torch.float64) for name in told[0]}
+        metrics = [state.update(batch) for state, batch in zip(self.states, batches, strict=True)]
+        found = {name: torch.tensor([one[name] for one in metrics], dtype=torch.float64) for name in metrics[0]}
         for name, numbers in found.items():
-            rows = self.told.setdefault(name, torch.full((len(told), self.steps), torch.nan, dtype=torch.float64))
+            rows = self.metrics.setdefault(name, torch.full((len(metrics), self.steps), torch.nan, dtype=torch.float64))
             rows[:, self.step] = numbers
         self.step += 1
         return found
@@ -128,7 +128,7 @@ class Streams:
 
         found, each = self.result(), [state.tensors().items() for state in self.states]
         named = {f"{member}/{name}": one for member, own in enumerate(each) for name, one in own}
-        named |= {f"told/{name}": one for name, one in self.told.items()} | {"step": torch.tensor(self.step)}
+        named |= {f"metrics/{name}": one for name, one in self.metrics.items()} | {"step": torch.tensor(self.step)}
         for kind, part in (("weights", found.weights), ("buffers", found.buffers)):
             named |= {f"{kind}/{name}": one for name, one in part.items()}
         return named
@@ -141,7 +141,8 @@ class Streams:
 
         for member, state in enumerate(self.states):
             state.load(under(member))
-        self.step, self.told = int(tensors["step"]), {name: one.cpu().clone() for name, one in under("told").items()}
+        self.step = int(tensors["step"])
+        self.metrics = {name: one.cpu().clone() for name, one in under("metrics").items()}
 
 
 def follow_batches(
@@ -162,4 +163,4 @@ def follow_batches(
         return [tasks.Context(*(part.to(lab.device) for part in own(step))) for own in streams]
 
     lab.resumed(name, to_record(record), plan, (), _fit(state, batches, plan))
-    return {name: numbers.numpy() for name, numbers in state.told.items()}
+    return {name: numbers.numpy() for name, numbers in state.metrics.items()}
