@@ -61,7 +61,7 @@ def test_learners_on_streams_of_their_own_learn_as_alone_and_go_on_bit_for_bit(n
     assert whole.tensors().keys() == second.tensors().keys()
     assert all(torch.equal(value, second.tensors()[key]) for key, value in whole.tensors().items())
     alone = METHODS[name]().state(1)
-    assert whole.told["loss"][1].tolist() == [alone.update(streams[1](step))["loss"] for step in range(12)]
+    assert whole.metrics["loss"][1].tolist() == [alone.update(streams[1](step))["loss"] for step in range(12)]
 
 
 @pytest.mark.parametrize("name", METHODS)
