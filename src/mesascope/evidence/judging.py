@@ -181,7 +181,7 @@ def _decide(claim: Claim, bound: Bound, read: tuple[_Samples, ...]) -> _Decision
     of = [(count, claim.over.removesuffix("s"))] * (len(alone) > cases) + [(cases, "case")] * (cases > 1)
     among = f"worst of {' x '.join(counted(*one) for one in of)}" if of else ""
     nearest = min(alone, key=lambda one: min(one.low - bound.low, bound.high - one.high))
-    if all_inside(1 - LEVEL):
+    if {*where} == {"inside"}:
         if claim.quantifier not in ("exact", "share") and any(map(_all_the_same, read)):
             raise _Undecided(f"all {claim.over} are the same")
         return _Decision("holds", nearest, among, _least_error(all_inside))
