@@ -14,8 +14,10 @@ import tyro
 from mesascope.cli.explore import Explore
 from mesascope.cli.identify import Identify
 from mesascope.cli.language import language_command
+from mesascope.cli.ledger import Ledger
+from mesascope.cli.list_studies import ListStudies
 from mesascope.cli.mutate import Mutate
-from mesascope.cli.reading import Ledger, ListStudies, Report
+from mesascope.cli.report import Report
 from mesascope.cli.run import RunStudy, one_of, run_command
 from mesascope.cli.sweep import RunSweep, flags_beside_resume
 from mesascope.cli.verify import Verify
