@@ -27,6 +27,7 @@ from mesascope.explore.parting import BREAKS, Parting
 from mesascope.explore.payload import FIRST_TASKS, payload
 from mesascope.explore.plots import ROLES
 from mesascope.explore.ranges import MOST_PAIRS
+from mesascope.explore.reading import attention
 from mesascope.explore.run_list import RunList
 from mesascope.explore.sequences import Sequences
 from mesascope.explore.server import Sessions, serve
@@ -34,6 +35,7 @@ from mesascope.explore.setup import Setup
 from mesascope.explore.shipped import NETWORKS, PREDICTORS, REGRESSORS, shipped
 from mesascope.explore.subjects import Subject, own_subject
 from mesascope.learners import GradientDescent
+from mesascope.nets import InContextRegressorConfig, TransformerConfig
 from mesascope.runs import Run
 from mesascope.streams import stream
 from mesascope.tasks import LinearDynamics, LinearRegression
@@ -44,6 +46,15 @@ RESULTS = Path(__file__).parent.parent / "docs" / "results"
 @pytest.fixture(scope="module")
 def found():
     return subjects()
+
+
+def test_attention_is_that_of_the_first_softmax_layer():
+    transformer = TransformerConfig(width=4, n_layers=2, attention=("linear", "softmax"))
+    task = LinearRegression(n_context=5, d_in=3).sample(1, stream(0, "eval"))
+    pattern = attention(InContextRegressorConfig(transformer).build(stream(0, "init")), task)
+    assert np.allclose(pattern.sum(1), 1)
+    linear = TransformerConfig(width=4, mlp=2)
+    assert attention(InContextRegressorConfig(linear).build(stream(0, "init")), task) is None
 
 
 @pytest.fixture

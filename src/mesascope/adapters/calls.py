@@ -189,7 +189,7 @@ class CachedModel:
             self.failures, self._error = [*self.failures, str(error)][-_LAST:], error
 
     def _give_up(self) -> None:
-        """Raise the last error if the model never answered."""
+        """Raise `UnusableModelError` with the last error's message if the model never answered."""
         if self._error is not None and not self.answered:
             raise UnusableModelError(str(self._error)) from self._error
 

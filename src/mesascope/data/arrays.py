@@ -64,7 +64,7 @@ def as_shown(picture: Any) -> Any:
 
 
 def is_grey(picture: Any) -> bool:
-    """True if a picture of Pillow has no colour, by its mode or its palette."""
+    """True if a Pillow image is grey, by its mode or its palette."""
     if picture.mode != "P":
         return picture.mode in _GREY
     colours = np.reshape(picture.getpalette("RGB") or [], (-1, 3))

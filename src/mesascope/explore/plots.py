@@ -96,7 +96,7 @@ def sentence(error: Exception, rule: str = _ANSWERS, remedy: str = "correct it")
 
 
 def say(place: Div, sentence: str) -> None:
-    """Show an error message, or clear it if it is empty."""
+    """Show an error message in ``place``; hide ``place`` if the message is empty."""
     place.text = f'<span role="alert">{escape(sentence)}</span>' if sentence else ""
     place.visible = bool(sentence)
 

@@ -48,12 +48,14 @@ def products(network: Any) -> tuple[np.ndarray, np.ndarray] | None:
 
 
 def attention(network: Any, task: Episode) -> np.ndarray | None:
-    """Attention to the pairs in the first softmax layer, heads side by side; None without softmax."""
-    if not isinstance(network, HookedModule) or getattr(network, "linear", True):
+    """Attention to the pairs in the first softmax layer, heads side by side; None if there is no such layer."""
+    kinds = getattr(getattr(getattr(network, "config", None), "transformer", None), "attentions", ())
+    if not isinstance(network, HookedModule) or "softmax" not in kinds:
         return None
+    points = f"*layers.{kinds.index('softmax')}.attention.pattern"
     dtype = next(network.parameters()).dtype
     own = task.to(dtype)
     with torch.no_grad():
-        _, kept = network.run_with_cache(own.context, own.xq, names="*layers.0.attention.pattern")
-    patterns = [*kept.values()]
-    return np.concatenate([*patterns[0][0].double().numpy()], axis=1) if patterns else None
+        _, kept = network.run_with_cache(own.context, own.xq, names=points)
+    (pattern,) = kept.values()
+    return np.concatenate([*pattern[0].double().numpy()], axis=1)

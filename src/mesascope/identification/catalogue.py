@@ -286,8 +286,8 @@ def _answered(
 def wrapped(found: Sequence[Compared], seen: Seen) -> list[Candidate]:
     """Wrap the nearest candidates in clipping or label copying, if the learner's answers suggest it.
 
-    A learner copies labels if all its answers are labels of their context. It clips if all its answers lie in the range
-    of the labels and, under some condition, at least 1 % lie at an end of this range.
+    A learner copies labels if all its answers are labels of their context. Otherwise it clips if all its answers lie in
+    the range of the labels and, in at least one condition, at least 1 % lie at an end of this range.
     """
     nearest = sorted(found, key=lambda one: one.row.own_difference.mean.value)
     plain = [one.candidate for one in nearest if isinstance(one.own.learner, nn.Module) and not one.candidate.own_sizes]

@@ -79,7 +79,7 @@ def random_orders(tasks: Episode, generator: torch.Generator) -> Int[Tensor, "ta
 
 
 def random_bases(tasks: Episode, generator: torch.Generator) -> Float[Tensor, "tasks d d"]:
-    """A random orthonormal basis of the inputs of each task."""
+    """Random orthonormal basis of the input space, one for each task."""
     shape = (len(tasks.xq), tasks.xq.shape[-1], tasks.xq.shape[-1])
     draw = torch.randn(shape, generator=generator, dtype=tasks.xq.dtype, device=generator.device)
     return torch.linalg.qr(draw.to(tasks.xq)).Q

@@ -141,8 +141,8 @@ def identified(
 
     Args:
         own: ``learner`` wrapped by `placed`, which counts predictions and moves tasks to its device.
-        most: number of members to compare fully per family, the nearest at first look; all if None.
-        in_forms: also try the nearest candidates with clipping or label copying.
+        most: maximum number of cheap candidates of each family to compare fully, the nearest at first; all if None.
+        in_forms: if the learner runs no candidate, also try the nearest with clipping or label copying.
     """
     asked = own.asked
     seen = Seen(own, tasks, seed)

@@ -32,7 +32,7 @@ class Fit(NamedTuple):
 
 
 class _Group(NamedTuple):
-    """Tasks of the same shape from several conditions, with divisors and with weights that balance the conditions."""
+    """Tasks of one shape, from one or more conditions, with divisors of squared differences and balancing weights."""
 
     names: list[str]
     tasks: Episode

@@ -51,15 +51,16 @@ class Inspection(Tabular):
 
     Args:
         scores: see `head_scores`.
-        maps: attention of the first layer on the first window without its last token, ``(heads, t, t)``.
+        maps: attention of the first layer on the t - 1 tokens of the first window without its last one.
         forget: mean forget gate of each head, for layers with gates; 1 means no forgetting.
-        ridge: 1/lambda of each head, for mesa layers; the mean over dimensions if each has its own.
+        ridge: 1/lambda of each head, for mesa layers; the mean over dimensions if each has its own. For relative
+            ridges, its ratio to the norm of H.
         condition: median condition number of H plus ridge, for mesa layers, after each number of tokens in ``read``.
         losses: loss of each token after the first, in nats.
     """
 
     scores: HeadScores
-    maps: Float[Tensor, "heads t t"]
+    maps: Float[Tensor, "heads t-1 t-1"]
     forget: dict[int, Float[Tensor, " heads"]]
     ridge: dict[int, Float[Tensor, " heads"]]
     condition: dict[int, Float[Tensor, "places heads"]]

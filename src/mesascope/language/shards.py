@@ -227,10 +227,11 @@ class Corpus:
 
 
 def open_corpus(folder: str | os.PathLike[str]) -> Corpus:
-    """Open a corpus from `prepare`, and check that its files are complete.
+    """Open a corpus from `prepare`, and check that its files are complete; `Corpus.verify` compares checksums.
 
     Raises:
-        ArgumentError: there is no corpus, or its shards or tokenizer differ from its index.
+        ArgumentError: there is no corpus, its index is damaged, a shard is missing or has another length, or the
+            tokenizer is not that of the index.
     """
     path = as_path("corpus", folder)
     if not (path / INDEX).is_file():

@@ -201,7 +201,7 @@ def _cut(held: _Held, text: str, encoding: Any) -> tuple[int, int] | None:
 
 
 def _within(encoding: Any, start: int, end: int, shift: int) -> dict[int, tuple[int, int, int]]:
-    """Map from index to (token, start, end) for tokens between two characters; positions are relative to ``shift``."""
+    """Map from index to (token id, first, end) of tokens in characters ``start`` to ``end``, counted from ``shift``."""
     places, ids = np.array(encoding.offsets), np.array(encoding.ids)
     chosen = np.flatnonzero((places[:, 0] >= start) & (places[:, 1] <= end)) if len(ids) else np.array([], int)
     return {

@@ -1,7 +1,8 @@
 """Losses of descent learners from the spectrum of the context, and closed forms for one step.
 
-With C = X^T X / N, the error of a prediction after k steps is w^T r(C) x_q for a polynomial r. Its mean square over
-teachers and queries depends only on the eigenvalues of C.
+With C = X^T X / N, the error of a prediction after k steps from zero weights, without label noise, is w^T r(C) x_q for
+a polynomial r. For isotropic teachers and queries, its mean square depends only on the eigenvalues of C. Label noise
+adds a term that depends on them, too.
 """
 
 from __future__ import annotations

@@ -134,7 +134,7 @@ class BayesianDescentState:
 
     @guarded
     def update(self, batch: Context) -> Metrics:
-        """Evaluate the means on a batch, then learn from it; return ``accuracy`` and ``loss`` before learning."""
+        """Evaluate the mean weights on a batch, then learn from it; return ``accuracy`` and ``loss`` from before."""
         check_task(batch)
         with drawing_from(self.seed, "online", self.step, batch.x.device):
             with torch.no_grad(), copies_of(self.network, 1, "transductive") as copies:

@@ -126,7 +126,7 @@ class CausalAttention(CausalNet, ABC):
         mask: Tensor | None = None,
         last: int | None = None,
     ) -> Any:
-        """Additions to each token of a sequence, and with a state also the state after it: see `advance`."""
+        """Output for each token of a sequence; with a state, also the state after the sequence: see `advance`."""
         self._check(tokens, state, mask, last)
         tokens, length = zero_padding(tokens, mask), tokens.shape[-2]
         times = positions_of(length, mask, None if state is None else state.position, tokens.device)

@@ -62,7 +62,10 @@ class _Context:
 
     @classmethod
     def of_tokens(cls, tokens: Tensor, products: int) -> _Context:
-        """The context before the first layer; its matrix is computed if that is cheaper for this number of products."""
+        """Context before the first layer.
+
+        The matrix C is computed if ``products`` products C v are then cheaper than through the tokens.
+        """
         n, width = tokens.shape[-2:]
         # A product C v takes 2 n width multiplications through tokens and width^2 through the matrix. The matrix takes
         # n width^2, each in a quarter of the time, because it is a matrix product (measured on CPU).

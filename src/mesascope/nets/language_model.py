@@ -37,9 +37,9 @@ class LanguageModelConfig:
     Args:
         transformer: layers between the embedding and the logits.
         vocabulary: number of tokens.
-        context: number of tokens in a training window; with learned places, also the maximum length of a text.
-        places: ``"learned"``, a vector for each position in the context, or ``"none"``: layers may have their own
-            positions, and texts may have any length.
+        context: number of tokens read in training; with learned places, also the maximum length of a text.
+        places: ``"learned"`` adds a vector for each position in the context. With ``"none"``, texts may have any
+            length, and only layers can encode positions.
         tied: compute logits with the embedding's weights, rather than with separate ones.
         dropout: dropout probability of the embedding's entries.
     """

@@ -52,7 +52,7 @@ class BlockMultiplesConfig:
 
 
 class BlockMultiples(Pretrained):
-    """Linear attention on tokens of channels, in which each d x d block of W_KQ and W_PV is one number times I.
+    """Linear attention on concatenated channels of width d; each d x d block of W_KQ and W_PV is a number times I.
 
     e_t <- e_t + sum_h sum_{i <= t} (e_i^T W_KQ e_t) W_PV e_i, with W_KQ = kron(kq, I) and W_PV = kron(pv, I) of each
     layer and head. `mesascope.lenses.reverse_engineer` reads such numbers from a network, and

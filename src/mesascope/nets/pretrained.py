@@ -67,11 +67,11 @@ class Pretrained(nn.Module):
 
     @classmethod
     def from_pretrained(cls: type[Net], folder: str | Path) -> Net:
-        """Read the network that `save_pretrained` wrote to ``folder``, on the CPU.
+        """Load onto the CPU the network that `save_pretrained` wrote to ``folder``.
 
         Raises:
             ArgumentError: a file is missing or damaged, or the weights do not fit the config.
-            ArgumentTypeError: the folder contains a network of another class.
+            ArgumentTypeError: the folder contains a registered network of another class (ArgumentError for others).
         """
         path = path_of("folder", folder)
         try:

@@ -139,7 +139,7 @@ class ContextLayer(Layer):
     def forward(
         self, tokens: Float[Tensor, "*batch rows width"], n: int, first: int = 0
     ) -> Float[Tensor, "*batch asking width"]:
-        """Tokens from ``first`` on after the layer; the first ``n`` tokens are the context."""
+        """Output of the layer for tokens with index ``first`` and above; tokens 0 to n - 1 are the context."""
         if not first:
             return self.after(tokens, self.attention(self.norm(tokens), n))
         return self.after(tokens[..., first:, :], self.attention(self.norm(tokens), n, first))

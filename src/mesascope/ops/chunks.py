@@ -14,7 +14,10 @@ NOTHING_LEFT = -1e4
 
 
 def cut(sequence: Float[Tensor, "batch t d"], size: int) -> Float[Tensor, "batch chunks size d"]:
-    """Split a sequence into one chunk or more, padded by zero tokens, which add nothing and forget nothing."""
+    """Split a sequence into one or more chunks; the last is padded with zeros.
+
+    Zero keys and values add nothing to a state, and a log forget factor of 0 forgets nothing.
+    """
     count = max(math.ceil(sequence.shape[1] / size), 1)
     missing = count * size - sequence.shape[1]
     return (functional.pad(sequence, (0, 0, 0, missing)) if missing else sequence).unflatten(1, (count, size))

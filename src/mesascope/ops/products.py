@@ -22,7 +22,7 @@ _entered, _before = 0, None
 
 @contextlib.contextmanager
 def exact_products() -> Iterator[None]:
-    """Within this context, float32 matrix products in the whole process are exact up to rounding.
+    """Within this context, float32 matrix products in the whole process use IEEE float32, not TF32.
 
     The previous settings are restored when the last thread leaves.
     """
@@ -44,7 +44,7 @@ def exact_products() -> Iterator[None]:
 
 @contextlib.contextmanager
 def exact_convolutions() -> Iterator[None]:
-    """Within this context, float32 convolutions on GPUs are exact up to rounding; PyTorch's default is TF32."""
+    """Within this context, float32 convolutions on GPUs use IEEE float32; PyTorch's default is TF32."""
     convolutions: Any = torch.backends.cudnn.conv  # type: ignore[attr-defined]
     before, convolutions.fp32_precision = convolutions.fp32_precision, "ieee"
     try:
@@ -73,7 +73,7 @@ def _restore(whole: str | None, parts: list[str]) -> None:
 
 
 def product(a: Float[Tensor, "*batch n k"], b: Float[Tensor, "*batches k m"]) -> Float[Tensor, "*both n m"]:
-    """a @ b, exact up to rounding, with derivatives that are also exact up to rounding."""
+    """a @ b in IEEE float32, not TF32, as are its derivatives."""
     if torch.compiler.is_compiling():
         return _compiled(a, b)
     if not torch.is_grad_enabled():

@@ -68,7 +68,7 @@ def find_runs(folders: str | Path | Sequence[str | Path]) -> tuple[list[Run], li
 
 
 def _is_marked(path: Path) -> bool:
-    """True if a folder contains the files of a run."""
+    """True if a folder contains a file that marks a run."""
     return any(os.path.lexists(path / name) for name in _MARKS)
 
 

@@ -15,7 +15,10 @@ from mesascope.text import percent_text
 
 
 def plan(steps: int, learning_rate: float, **changes: Any) -> Training:
-    """Training with up to about 50 evaluations, and with decay and weight averaging, which remove Adam's noise."""
+    """Training with about 50 evaluations at most.
+
+    The learning rate decays and weights are averaged, which removes the noise of Adam.
+    """
     usual: dict[str, Any] = {"decay_from": 0.3, "average": 4.0, "evaluate_every": max(steps // 50, 20)}
     return Training(steps, learning_rate=learning_rate, **(usual | changes))
 
@@ -30,7 +33,7 @@ def watch_loss(**episodes: Any) -> Callable[[Any], dict[str, float]]:
 
 
 def kept_weights(module: Any) -> Arrays:
-    """All parameters of a network by their names, so that a check without the package can compute predictions."""
+    """All parameters of a network, by name, from which code without mesascope can compute its predictions."""
     weights = {name: weight.detach().cpu().numpy() for name, weight in module.named_parameters()}
     return Arrays(weights, **{name: " ".join("abcd"[: weight.ndim]) for name, weight in weights.items()})
 

@@ -37,7 +37,7 @@ class Mutated:
 
     @property
     def unnoticed(self) -> list[str]:
-        """Bugs under which all claims that held still hold."""
+        """Bugs that no claim detects: each claim that holds without the bug holds with it, too."""
         return [bug for bug, claims in self.turned.items() if not claims]
 
 

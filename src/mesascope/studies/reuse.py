@@ -77,7 +77,10 @@ def logged_rows(
 
 
 def _same_there(run: Run, other: Run, checkpoints: TrainingCheckpoints, done: int) -> TrainingCheckpoints | None:
-    """Matching checkpoints of another run, or None; start weights must be equal unless ``other`` is a part of a run."""
+    """Checkpoints of the same training in another run, at step ``done``; None if there are none.
+
+    If it starts from another training's weights, these must be equal too, except in a worker's part of this run.
+    """
     folder, start = other.path / "checkpoints", checkpoints.config.get("start")
     apart = other.path.parent.name != PARTS
     if start and apart and weights_hash(run.path / "checkpoints", start) != weights_hash(folder, start):

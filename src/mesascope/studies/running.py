@@ -112,7 +112,7 @@ def run_study(study: Study, settings: Any, run: Run) -> Verdicts:
     """Train, measure, judge, draw and report; return the claims' records. Finished trainings and stages are kept.
 
     A run that is finished, and has all its stages, is judged, drawn and reported anew; nothing is trained or measured.
-    Products and convolutions of float32 are exact up to rounding on any device, regardless of PyTorch's settings.
+    Products and convolutions of float32 use IEEE float32, never TF32, regardless of PyTorch's settings.
     """
     from mesascope.ops.products import exact_convolutions, exact_products
     from mesascope.studies.lab import Lab

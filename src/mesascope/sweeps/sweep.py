@@ -35,21 +35,23 @@ SWEEP = "sweep.json"
 class Sweep(Tabular):
     """Runs of a study, or of a function of settings and a seed, for all choices of settings and all blocks of seeds.
 
-    Each point is a run in a folder inside ``out``, named by a hash of its settings. Finished points are skipped, even
-    if an earlier sweep with other settings ran them. Interrupted points continue.
+    Each point (one choice of settings and one block of seeds) is a run in a folder inside ``out``, named by a hash of
+    its task, preset, settings, seeds and device. Points that are finished in ``out`` are skipped, whichever sweep ran
+    them. Interrupted points continue.
 
     Args:
-        task: name of a study, ``path.py:NAME`` of a study or function, or ``module:function``. A function takes a
-            mapping of settings and a seed, and returns numbers by name.
+        task: name of a study, ``path.py:NAME`` of a study or function, or ``module:function``. A function is
+            called as ``function(settings, seed)``, with a dictionary, and returns a dictionary of finite numbers.
         settings: values of each setting to vary, by dotted name. Other settings are those of the preset.
         seeds: blocks of seeds, such as ``"0:20"`` or ``"0:10,10:20"``. A study trains a network for each seed of a
-            block, in one run; a function is called for each. Default: the seeds of the preset; 0:1 for a function.
+            block and kind, in one run; a function is called for each. Default: the preset's seeds; 0:1 for a function.
         preset: preset of a study.
         out: folder of the sweep; ``runs/sweep-<name>`` if None.
         device: device of all points.
 
     Raises:
         ArgumentError: there is no such task or setting, or a value is invalid.
+        ArgumentTypeError: a value has the wrong type, or ``settings`` has no list of values for a name.
     """
 
     def __init__(

@@ -108,7 +108,7 @@ def chunks_of(problem: Problem, size: int) -> Chunks:
 def _scattered(
     tokens: Float[Tensor, "batch t d"], size: int, positions: Tensor, count: int
 ) -> Float[Tensor, "batch chunks size d"]:
-    """Tokens at their positions and zeros elsewhere; zero tokens add nothing and forget nothing."""
+    """Tokens at their positions, and zeros elsewhere, which add nothing to a state."""
     padded = tokens.new_zeros(tokens.shape[0], count * size, tokens.shape[2])
     return padded.index_copy(1, positions, tokens).unflatten(1, (count, size))
 

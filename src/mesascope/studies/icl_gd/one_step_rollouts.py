@@ -18,7 +18,11 @@ APPLICATIONS = 50
 
 
 def measure(lab: study.Lab, settings: Regression, groups: Mapping[str, Sequence[Any]], fresh: tasks.Episode) -> None:
-    """Apply the learners repeatedly: stages ``damping-1.0`` and so on, and ``unstable``."""
+    """Compute the stages of repeated application.
+
+    These are ``damping-D`` for each damping D in `DAMPINGS`, the losses of learners that are applied repeatedly, and
+    ``unstable``, the share of contexts on which gradient descent diverges.
+    """
     few = fresh.part(0, settings.sweep_tasks)
     for damping in DAMPINGS:
         lab.stage(f"damping-{damping}", _roll_out, groups, few, damping)

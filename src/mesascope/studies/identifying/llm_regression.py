@@ -188,7 +188,7 @@ def _zeros(r: Any) -> np.ndarray:
 def _explained(r: Any) -> np.ndarray:
     """R^2 of each model with all pairs, over the tasks that it answered."""
     errors, labels = (r["errors"][name][:, -1].astype(float) for name in (MODEL, "label"))
-    return 1 - np.nanmean(errors**2, 1) / labels.var(1)
+    return 1 - np.nanmean(errors**2, 1) / np.nanvar(np.where(np.isnan(errors), np.nan, labels), 1)
 
 
 def _shuffled(r: Any) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Do layers that solve least squares make better small language models than linear ones?
+"""Are small language models better with layers that solve least squares than with linear attention?
 
 Thesis: section 3.5.3. The first layer is softmax attention, which can copy the previous token. The layers after it are
 softmax, linear, delta or mesa. All have equal parameter counts, except for gates, ridges and scales. Single-layer

@@ -70,7 +70,7 @@ def banded(losses: Losses, bands: Mapping[str, slice], groups: Groups, windows: 
 
 
 def by_token(losses: Losses) -> dict[str, Any]:
-    """Mean losses of each network by octave of the number of tokens read."""
+    """Mean losses of each network after 1, 2 to 3, 4 to 7, ... tokens: see `losses_by_octave`."""
     return {
         name: [list(language.losses_by_octave(own.mean(0)).values()) for own in members]
         for name, members in losses().items()

@@ -144,7 +144,7 @@ def least_squares(settings: Dynamics) -> dict[str, list[Any]]:
 
 
 def built_mesa_layer(lab: study.Lab, settings: Dynamics) -> Any:
-    """Mesa layer built to run ridge regression with the ridge of the limit."""
+    """Mesa layer built to run ridge regression, with the best ridge in theory (`RIDGES`)."""
     built, _ = constructions.mesa_least_squares(settings.family().d, RIDGES[settings.dynamics])
     return built.float().to(lab.device)
 
