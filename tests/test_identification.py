@@ -625,3 +625,70 @@ def test_other_peoples_learners_are_named_by_what_they_run_or_by_nothing(name):
     learner, truth = aliens.alien(name, FAMILY)
     found = identify(learner, FAMILY, some(*[truth] if truth in NATIVE else []), budget(8))
     assert truth in found.names if truth else found.standing.kind != "runs"
+
+
+def _ridge(context, xq, ridge=0.5):
+    return learners.LeastSquares(ridge)(context, xq)
+
+
+SOME = ("ridge least-squares", "mean", "nearest-neighbours", "zero", "constant")
+
+
+def _identified(learner, family=None, **options):
+    family = family or LinearRegression(n_context=12, d_in=3, noise=0.3)
+    some = [one for one in candidates(family, sklearn=False) if one.name in SOME]
+    return identify(learner, family, some, **options)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_rare_behaviour_is_seen(seed):
+    """About 3 % of tasks have a query with an entry above 0.99, where the sign turns; clipping acts on about 5 %."""
+
+    def turns(context, xq):
+        return torch.where(xq.abs().amax(-1, keepdim=True) > 0.99, -1.0, 1.0) * _ridge(context, xq)
+
+    def clipped(context, xq):
+        low, high = (1.1 * end(context.y, -2, keepdim=True) for end in (torch.amin, torch.amax))
+        return _ridge(context, xq).clamp(low, high)
+
+    assert _identified(turns, seed=seed).names == _identified(clipped, seed=seed).names == ()
+
+
+@pytest.mark.parametrize("size", [0.3, 1.0, 2.0])
+def test_the_true_algorithm_is_not_ruled_out_by_noise(size):
+    draw = stream(0, "noise")
+
+    def noisy(context, xq):
+        noise = torch.randn(*xq.shape[:-1], 1, generator=draw, dtype=xq.dtype)
+        return learners.Mean()(context, xq) + size * noise
+
+    for seed in range(3):
+        assert "mean" not in _identified(noisy, seed=seed, budget=2100).standing.ruled_out
+
+
+def test_each_output_counts():
+    family = LinearRegression(n_context=12, d_in=3, d_out=2, noise=0.3)
+
+    def two(context, xq):
+        near = learners.NearestNeighbours(3)(context, xq)
+        return torch.cat([_ridge(context, xq)[..., :1], 1e-4 * near[..., 1:]], -1)
+
+    found = _identified(two, family)
+    assert found.names == ()
+    assert "does not depend on labels" not in found.description
+    exchanged = _identified(lambda context, xq: _ridge(context, xq).flip(-1), family)
+    assert "does not depend on labels" not in exchanged.description
+
+
+def test_few_neighbours_small_predictions_and_silence():
+    def five(context, xq):
+        return learners.NearestNeighbours(min(5, context.x.shape[-2]))(context, xq)
+
+    assert _identified(five).exactly.endswith("runs nearest-neighbours with k = 5.")
+    assert _identified(lambda context, xq: 5e-5 * five(context, xq)).names == ()
+
+    def silent(context, xq):
+        return _ridge(context, xq) if context.x.shape[-2] == 12 else xq[..., :1] * torch.nan
+
+    verdict = _identified(silent).verdict
+    assert "It was not tested with half of the pairs, with a quarter of the pairs: it does not answer there." in verdict

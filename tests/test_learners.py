@@ -274,7 +274,7 @@ def test_learners_take_any_axes_and_any_order(kind, name, build, lead, n, m, dty
 def test_an_empty_context_teaches_nothing(kind, name, build):
     context, xq = random_context((2,), 0, 3, torch.float64)
     if name == "nearest-neighbours":
-        with pytest.raises(ArgumentError, match=r"at least k = [23] pairs"):
+        with pytest.raises(ArgumentError, match="have at least 1 pair"):
             build()(context, xq)
     elif name == "constant":
         assert (build()(context, xq) == 0.5).all()

@@ -512,7 +512,6 @@ OnlineGradientDescent(9, 1e30)(sq) | the iteration must stay finite, but diverge
 NeumannLeastSquares(1, 0.5) | bound must be greater than ridge = 1
 ChebyshevLeastSquares([], 9.0) | len(coefficients) must be at least 1
 RecursiveLeastSquares(1.0, 2.0) | forget must be at most 1
-NearestNeighbours(9)(ep.context, ep.xq) | context must have at least k = 9 pairs
 PreconditionedGradientDescent(torch.ones(2, 3)) | matrix must be square, but is (2, 3)
 PreconditionedGradientDescent(torch.eye(3))(ep.context, ep.xq) | context.x must have the matrix' width 3
 BayesPool([[[1.0]]], 1.0)(ep.context, ep.xq) | context must have widths (dy, dx) = (1, 1)

@@ -14,10 +14,10 @@ import msgspec
 from mesascope.errors import ArgumentError
 from mesascope.evidence.tables import Table, Tabular
 from mesascope.identification.behaviour import Behaviour, described
-from mesascope.identification.conditions import OWN
+from mesascope.identification.conditions import CONDITIONS, OWN
 from mesascope.identification.likeness import Apart, Likeness
 from mesascope.identification.mixture import Mixture
-from mesascope.identification.verdict import EXACT, OWN_TASKS, RUNS, Row, Share, Standing, standing
+from mesascope.identification.verdict import EXACT, FARTHEST, OWN_TASKS, RUNS, Row, Share, Standing, standing
 from mesascope.measurement import Measurement
 from mesascope.runs import Run
 from mesascope.text import percent_text
@@ -157,7 +157,7 @@ class Identification(Answer):
     @property
     def sentences(self) -> list[str]:
         """Sentences about the nearest family, the exact match, deviations and behaviour."""
-        return [part for part in (self.like, self.exactly, self.departs, self.description) if part]
+        return [part for part in (self.like, self.exactly, self.departs, self.untested, self.description) if part]
 
     @property
     def like(self) -> str:
@@ -195,12 +195,18 @@ class Identification(Answer):
         differences = {name: one for name, one in row.differences.items() if not (own and name == OWN)}
         beyond = sorted((one.mean.value, name) for name, one in differences.items() if one.low > bound)
         ends = [*beyond[:1], *beyond[1:][-1:]]
-        reach = " to ".join(f"{percent_text(value)} ({_under(name)})" for value, name in ends)
+        reach = " to ".join(f"{_far(value)} ({_under(name)})" for value, name in ends)
         found = f"It departs from {row.candidate} by {reach}." if beyond else ""
         open_ = [name for name, one in differences.items() if one.low <= bound <= one.high]
         if own and open_:
             found += f" It is not measured well enough {_all([_under(name) for name in open_])}."
         return found.strip()
+
+    @property
+    def untested(self) -> str:
+        """Sentence about conditions that the learner hardly answered, so that no candidate was tested there."""
+        names = [name for name in CONDITIONS if name in self.unmeasured and name not in self.noise]
+        return f"It was not tested {_all([_under(name) for name in names])}: it does not answer there." if names else ""
 
     @property
     def description(self) -> str:
@@ -325,6 +331,11 @@ def _all(names: Sequence[str]) -> str:
     """Join at most `_SHOWN` names, and add the number of the others."""
     shown = ", ".join(names[:_SHOWN])
     return f"{shown} and {len(names) - _SHOWN} more" if len(names) > _SHOWN else shown
+
+
+def _far(value: float) -> str:
+    """A difference in per cent; differences have a maximum."""
+    return f"{percent_text(value)} or more" if value >= FARTHEST else percent_text(value)
 
 
 def _under(condition: str) -> str:

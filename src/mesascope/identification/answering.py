@@ -9,7 +9,7 @@ import torch
 
 from mesascope.adapters.calls import UnusableModelError
 from mesascope.errors import MesascopeError, raised
-from mesascope.identification.verdict import EXACT, FARTHEST
+from mesascope.identification.verdict import FARTHEST
 from mesascope.lenses.needs import predict_in_eval
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Context, Episode, Learner
@@ -19,6 +19,8 @@ from mesascope.tasks.calling import check_answer
 Answers = Mapping[str, Float[Tensor, "tasks m dy"]]
 # Limit of predictions; squares of larger numbers can overflow.
 LARGEST = 1e150
+# Variance of predictions that counts as none, relative to that of labels: (1e-6 of their size)^2.
+_CONSTANT = 1e-12
 # Smallest divisor.
 _TINY = float(torch.finfo(torch.float64).tiny)
 
@@ -87,35 +89,35 @@ def joined(episodes: Sequence[Episode]) -> Episode:
     return Episode(Context(torch.cat(x), torch.cat(y)), torch.cat(queries), torch.cat(targets))
 
 
-def size(tasks: Episode, predicted: Float[Tensor, "tasks m dy"]) -> Float[Tensor, " tasks"]:
-    """Divisors of squared differences, by task.
+def size(tasks: Episode, predicted: Float[Tensor, "tasks m dy"]) -> Float[Tensor, "tasks dy"]:
+    """Divisors of squared differences, by task and output.
 
     Each divisor is the variance of predictions of the task, or its mean over tasks if that is larger. They are
     scaled so that predicting the mean has an average divided difference of 1.
     """
     own = variances(tasks, predicted)
-    larger = torch.maximum(own, own.mean())
-    return larger * (own / larger).mean()
+    larger = torch.maximum(own, own.mean(0))
+    return larger * (own / larger).mean(0)
 
 
 def sizes(tasks: Mapping[str, Episode], seen: Answers) -> dict[str, Tensor]:
-    """Divisors of squared differences, by condition and task: see `size`."""
+    """Divisors of squared differences, by condition, task and output: see `size`."""
     return {name: size(tasks[name], predicted) for name, predicted in seen.items()}
 
 
-def variances(tasks: Episode, predicted: Float[Tensor, "tasks m dy"]) -> Float[Tensor, " tasks"]:
-    """Variance of each task's predictions around the mean over all tasks.
+def variances(tasks: Episode, predicted: Float[Tensor, "tasks m dy"]) -> Float[Tensor, "tasks dy"]:
+    """Variance of each task's predictions of each output around the mean over all tasks.
 
-    The minimum is `EXACT` times the variance of labels; predictions that vary less are constant up to rounding.
+    The minimum is `_CONSTANT` times the variance of labels; predictions that vary less are constant up to rounding.
     """
     own, labels = (
-        (part - part.mean((0, 1))).square().mean((-2, -1)) for part in (predicted.double(), tasks.context.y.double())
+        (part - part.mean((0, 1))).square().mean(-2) for part in (predicted.double(), tasks.context.y.double())
     )
-    return own.clamp_min(max(EXACT * float(labels.mean()), _TINY))
+    return torch.maximum(own, (_CONSTANT * labels.mean(0)).clamp_min(_TINY))
 
 
 def squared_differences(
-    one: Float[Tensor, "tasks m dy"], other: Float[Tensor, "tasks m dy"], size: Float[Tensor, " tasks"]
+    one: Float[Tensor, "tasks m dy"], other: Float[Tensor, "tasks m dy"], size: Float[Tensor, "tasks dy"]
 ) -> Float[Tensor, " tasks"]:
     """Mean squared difference of predictions, divided by ``size`` and clipped at `FARTHEST`."""
-    return ((one - other).square().mean((-2, -1)) / size).clamp_max(FARTHEST)
+    return ((one - other).square().mean(-2) / size).mean(-1).clamp_max(FARTHEST)

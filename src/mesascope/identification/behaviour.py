@@ -72,7 +72,7 @@ def behaviour_of(learner: Learner, tasks: Episode, generator: torch.Generator) -
     weights, queries = smoother_weights(learner, tasks), tasks.context.x.roll(1, 0)
     spectrum, filtered = (None, None) if weights is None else spectral_filter(weights, tasks)
     maps = implicit_weights(learner, tasks, queries)
-    nearest = torch.cdist(tasks.xq, tasks.context.x).argsort(-1)
+    nearest = _by_output(torch.cdist(tasks.xq, tasks.context.x).argsort(-1), tasks.yq.shape[-1])
     return Behaviour(
         invariances(learner, tasks, generator), superposition(learner, tasks),
         tuple(Bin(**row) for row in spectrum or ()), filtered, maps and maps[1],
@@ -89,22 +89,28 @@ def asked_for_behaviour(task: Episode) -> int:
     return m * (smoother + superposed + changed + copied + controlled + derived) + 2 * n  # two fits of linear maps
 
 
-def smoother_weights(learner: Learner, tasks: Episode) -> Float[Tensor, "tasks m n"] | None:
-    """Weights s_i = d yhat / d y_i of the first target, from n + 1 predictions; exact for learners linear in labels.
+def smoother_weights(learner: Learner, tasks: Episode) -> Float[Tensor, "tasks rows n"] | None:
+    """Weights s_i = d yhat / d y_i of each query and output, from n + 1 predictions; exact if linear in labels.
 
-    None if the learner does not answer. Labels are changed by their root mean square, so that rounding is negligible.
+    A pair's labels change together, each by its root mean square, so that rounding is negligible. None if the learner
+    does not answer.
     """
     y = tasks.context.y
-    step = y.square().mean((-2, -1), keepdim=True).sqrt().clamp_min(torch.finfo(y.dtype).tiny)
+    step = y.square().mean(-2, keepdim=True).sqrt().clamp_min(torch.finfo(y.dtype).tiny)
     moved = {"": tasks}
     for row in range(y.shape[-2]):
         change = torch.zeros_like(y)
-        change[:, row, :1] = step[:, 0]
+        change[:, row] = step[:, 0]
         moved[str(row)] = with_labels(tasks, y + change)
     found = answers(learner, moved)
     if len(found) < len(moved):
         return None
-    return torch.stack([(found[str(row)] - found[""])[..., 0] / step[..., 0] for row in range(y.shape[-2])], -1)
+    return torch.stack([(found[str(row)] - found[""]) / step for row in range(y.shape[-2])], -1).flatten(1, 2)
+
+
+def _by_output(by_query: Tensor, outputs: int) -> Tensor:
+    """Repeat rows of queries, ``(tasks, m, n)``, for each output, in the order of `smoother_weights`."""
+    return by_query.repeat_interleave(outputs, -2)
 
 
 def _weight_shares(weights: Float[Tensor, "tasks m n"]) -> tuple[Measurement, ...]:
@@ -136,7 +142,9 @@ def superposition(learner: Learner, tasks: Episode) -> Measurement | None:
     return Measurement.of(squared_differences(found["both"], found["one"] + found["other"], divisor))
 
 
-def spectral_filter(weights: Float[Tensor, "tasks m n"], tasks: Episode, bins: int = 12) -> tuple[Table, Measurement]:
+def spectral_filter(
+    weights: Float[Tensor, "tasks rows n"], tasks: Episode, bins: int = 12
+) -> tuple[Table, Measurement]:
     """Filter h of smoother weights of the form x_q^T h(C) X^T / n, with C = X^T X / n, and the R^2 of this form.
 
     Along an eigenvector of C, the component of s^T X is that of x_q times h(lambda) lambda. The h of a bin is the
@@ -149,21 +157,21 @@ def spectral_filter(weights: Float[Tensor, "tasks m n"], tasks: Episode, bins: i
     x = tasks.context.x
     n = x.shape[-2]
     values, basis = torch.linalg.eigh(x.mT @ x / n)
-    seen = weights @ x @ basis
-    asked = tasks.xq @ basis * values[..., None, :]
+    seen, asked = weights @ x @ basis, _by_output(tasks.xq @ basis, weights.shape[-2] // tasks.xq.shape[-2])
+    rises = asked * values[..., None, :]
     shares = torch.linspace(0, 1, bins + 1, dtype=values.dtype, device=values.device)
     edges = torch.quantile(values.flatten(), shares)
     place = torch.bucketize(values, edges[1:-1].contiguous())
     rows, filtered = [], torch.zeros_like(values)
     for one in range(bins):
         inside = (place == one)[..., None, :]
-        above, below = ((part * inside).sum((-2, -1)) for part in (seen * asked, asked.square()))
+        above, below = ((part * inside).sum((-2, -1)) for part in (seen * rises, rises.square()))
         if not bool((below > 0).sum() > 1):
             continue
         height = Measurement.ratio(above, below)
         filtered = torch.where(place == one, torch.full_like(filtered, height.value), filtered)
         rows.append({"eigenvalue": float(values[place == one].mean()), "filter": height})
-    fitted = torch.einsum("...md,...d,...nd->...mn", tasks.xq @ basis, filtered, x @ basis) / n
+    fitted = torch.einsum("...md,...d,...nd->...mn", asked, filtered, x @ basis) / n
     left = (weights - fitted).square().sum((-2, -1))
     return Table(rows), _explained(left, weights.square().sum((-2, -1)))
 
@@ -312,7 +320,7 @@ def _label_phrase(own: Behaviour, tolerance: float) -> str:
         return ""
     if _below(own.superposition, tolerance):
         return "is linear in labels"
-    if own.superposition.value <= tolerance:  # not measured well enough
+    if not _above(own.superposition, tolerance):  # not measured well enough
         return ""
     return f"is not linear in labels ({percent_text(own.superposition.value)} of the variance of its predictions)"
 
@@ -338,7 +346,7 @@ def _filter_phrase(own: Behaviour, tolerance: float) -> str:
 
 def _change_phrase(own: Behaviour, tolerance: float) -> str:
     kept = [name for name, one in own.invariances.items() if _below(one, tolerance)]
-    broken = {name: one.value for name, one in own.invariances.items() if one.value > tolerance}
+    broken = {name: one.value for name, one in own.invariances.items() if _above(one, tolerance)}
     lost = ", ".join(f"{name} ({percent_text(value)})" for name, value in broken.items())
     respected = f"It respects these changes of a task: {', '.join(kept)}." if kept else ""
     return f"{respected} It does not respect these changes: {lost}.".strip() if lost else respected
@@ -346,3 +354,7 @@ def _change_phrase(own: Behaviour, tolerance: float) -> str:
 
 def _below(one: Measurement, bound: float) -> bool:
     return one.value + _ERRORS * one.stderr < bound
+
+
+def _above(one: Measurement, bound: float) -> bool:
+    return one.value - _ERRORS * one.stderr > bound

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 
 from mesascope.errors import require_number
-from mesascope.identification.answering import answer, size, squared_differences
+from mesascope.identification.answering import answer, answers, bounded, size, squared_differences
 from mesascope.identification.candidate import Candidate
 from mesascope.identification.conditions import OWN
 from mesascope.identification.fitting import KEPT, fits
@@ -20,16 +20,18 @@ from mesascope.identification.seen import Seen
 from mesascope.identification.verdict import EXACT, FARTHEST, OWN_TASKS, Difference, Row, Share, difference, standing
 from mesascope.measurement import Measurement
 from mesascope.shapes import Float, Tensor
-from mesascope.tasks import Episode
+from mesascope.tasks import Episode, Learner
 
 # Number of tasks for the first comparison.
 _SCREEN = 16
 # The same for costly candidates.
 _FEW = 8
 # Divisor of the error rate for each interim look.
-_LOOKS = 8
+_LOOKS = 10
 # Maximum rounding error, relative to the resolution.
 _HALF = 0.5 + 1e-6
+# Variance of rounding, relative to that of answers, above which no candidate is named for being near.
+_COARSE = 0.25
 # Candidates within this many standard errors are equally near; the one with fewer parameters comes first.
 _ERRORS = 3.0
 
@@ -100,7 +102,8 @@ def comparing(candidate: Candidate, seen: Seen, levels: Levels) -> Iterator[Comp
     Yields the result of the first fit and, unless this rules the candidate out, the final result. The comparison ends
     as soon as a fit rules the candidate out; for a costly candidate, also if it is not shown to equal the learner on
     the family's own tasks. Fitted tasks can also rule a candidate out, as differences on them are biased low. The first
-    three fits and `ruled_out_by_draws` share half of ``levels.out``; all conditions together have the other half.
+    three fits, `ruled_out_by_draws` and `confirmed` share half of ``levels.out``; all conditions together have the
+    other half.
     """
     look, bound = levels._replace(out=levels.out / _LOOKS), max(levels.tolerance, EXACT)
     near: list[Fit] = []
@@ -166,7 +169,7 @@ def _on_fitted(candidate: Candidate, fitted: Fit, tasks: Episode, seen: Seen, le
     """Difference on fitted tasks, which are the family's own."""
     answered = seen.fit[OWN][: len(tasks.xq)]
     own = size(tasks, answered)
-    noise = torch.full_like(own, float(seen.noise[OWN].mean()))
+    noise = torch.full_like(own[:, 0], float(seen.noise[OWN].mean()))
     return _less_noise(candidate, fitted, tasks, _Answered(answered, own, noise, seen.resolution), levels)
 
 
@@ -184,7 +187,7 @@ class _Answered(NamedTuple):
     """Answers of the learner, with their variance and noise by task, and their resolution."""
 
     answer: Float[Tensor, "tasks m dy"]
-    size: Float[Tensor, " tasks"]
+    size: Float[Tensor, "tasks dy"]
     noise: Float[Tensor, " tasks"]
     resolution: float
 
@@ -200,13 +203,15 @@ def _less_noise(candidate: Candidate, fitted: Fit, tasks: Episode, answered: _An
     seen, size, noise, resolution = answered
     predicted = answer(fitted.learner, tasks)
     if predicted is None:
-        values = torch.full_like(size, FARTHEST)
+        values = torch.full_like(noise, FARTHEST)
         return Measured(Difference(Measurement(FARTHEST, 0.0, len(size)), FARTHEST, FARTHEST), values, values)
     raw = squared_differences(seen, predicted, size)
     left = raw - noise
     found = difference(raw, noise, levels.out, levels.naming)
     if resolution and bool(((seen - predicted).abs() <= _HALF * resolution).all()):
         return Measured(Difference(found.mean, min(found.low, 0.0), 0.0), left, left)
+    if float((resolution**2 / 12 / size).mean()) > _COARSE:  # rounding is then no noise with this variance
+        return Measured(Difference(found.mean, found.low, math.inf), left, left)
     if candidate.draws is None or found.high < levels.tolerance:
         return Measured(found, left, left)
     other = answer(candidate.draws(seed=1, **fitted.parameters), tasks)
@@ -218,6 +223,46 @@ def _less_noise(candidate: Candidate, fitted: Fit, tasks: Episode, answered: _An
         mean, reach = Measurement(-found.mean.value, found.mean.stderr, found.mean.n), found.high - found.mean.value
         found = Difference(mean, mean.value - reach, mean.value + reach)
     return Measured(found, (raw - noise).abs(), left)
+
+
+def confirmed(
+    found: Sequence[Compared], learner: Learner, more: Callable[[], Episode], seen: Seen, levels: Levels
+) -> list[Compared]:
+    """Measure the differences of named candidates on the family's own tasks again, on ``more`` of these tasks.
+
+    Rare tasks on which a learner is another algorithm are then seen. Costly candidates are not measured again.
+    """
+    rows, tasks = {one.row.candidate: one for one in found}, None
+    left = {name for name, one in rows.items() if not one.candidate.costly}
+    while names := [
+        name for name in standing([one.row for one in rows.values()], levels.tolerance).names if name in left
+    ]:
+        tasks = tasks or _answered(learner, more(), seen)
+        for name in names:
+            left.remove(name)
+            rows[name] = _confirmed(rows[name], *tasks, levels._replace(out=levels.out / _LOOKS))
+    return list(rows.values())
+
+
+def _answered(learner: Learner, tasks: Episode, seen: Seen) -> tuple[Episode, _Answered]:
+    """Tasks that the learner answers, with its answers; their noise is that of the tasks seen before."""
+    own = tasks.to(seen.dtype)
+    answered = answers(learner, {OWN: own}, partly=True)[OWN]
+    kept = bounded(answered)
+    own = own.to(torch.float64).map(lambda one: one[kept])
+    sizes = size(own, answered[kept])
+    noise = torch.full_like(sizes[:, 0], float(seen.noise[OWN].mean()))
+    return own, _Answered(answered[kept], sizes, noise, seen.resolution)
+
+
+def _confirmed(one: Compared, tasks: Episode, answered: _Answered, levels: Levels) -> Compared:
+    row = dataclasses.replace(
+        one.row, own_difference=_less_noise(one.candidate, one.own, tasks, answered, levels).difference
+    )
+    if not row.screened:
+        again = _less_noise(one.candidate, one.fitted, tasks, answered, levels).difference
+        row = dataclasses.replace(row, differences={**row.differences, OWN: again})
+    return dataclasses.replace(one, row=row)
 
 
 def ruled_out_by_draws(found: Sequence[Compared], seen: Seen, levels: Levels) -> list[Compared]:

@@ -132,7 +132,7 @@ def _tested(parts: Sequence[_Member], alone: _Member, seen: Seen) -> Mixture | N
     if len(tested) <= len(parts):
         return None
     nearest, mixed = (
-        (left.square().mean((-2, -1)) / seen.size[OWN]).clamp_max(FARTHEST) - seen.noise[OWN]
+        (left.square().mean(-2) / seen.size[OWN]).mean(-1).clamp_max(FARTHEST) - seen.noise[OWN]
         for left in (target - tested[0].said, _residuals(tested[1:], target) @ weights)
     )
     return Mixture(

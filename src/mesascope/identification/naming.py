@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from time import monotonic
 from typing import Any, Literal, NamedTuple, overload
 
@@ -22,6 +22,7 @@ from mesascope.identification.comparing import (
     Levels,
     compare,
     comparing,
+    confirmed,
     in_order,
     ruled_out_by_draws,
     shares,
@@ -38,9 +39,11 @@ from mesascope.progress import tell, tracked
 from mesascope.records import register
 from mesascope.streams import stream
 from mesascope.tasks import Episode, Family, Learner
-from mesascope.tasks.calling import display_name
+from mesascope.tasks.calling import display_name, sample_tasks
 
 _TASKS = 100
+# Number of further tasks of the family for named candidates, without a budget.
+_MORE = 2_000
 # Sets of predictions per condition: for the fit, for the test, and a repeat of the test for the noise.
 _PARTS = 3
 # Default budget for a scikit-learn estimator, which is fitted for each prediction.
@@ -88,7 +91,8 @@ def identify(
             also tried with clipping or label copying, if the learner's answers suggest it. These and costly
             candidates are compared only if the learner runs no other.
         budget: maximum number of the learner's predictions. The default is 1,200 for a scikit-learn estimator. For
-            other learners, it is 100 tasks per condition for the fit and 100 for the test.
+            other learners, it is 100 tasks per condition for the fit and 100 for the test; named candidates are then
+            tested on 2,000 more of the family's own tasks, unless the learner is a language model.
         seed: random seed of the tasks.
         tolerance: maximum squared difference of an approximation, relative to the variance of predictions.
         level: error rate, both for ruling out the true algorithm and for naming a false one.
@@ -120,12 +124,14 @@ def identify(
     few = _watched(watching, budget, _tried(size))
     count = affordable(size, budget, few * watching)
     name, own = name or display_name(learner), placed(learner, device)
+    again = _MORE if budget is None and not isinstance(learner, TextLearner) else 0
     if estimate:
-        most = _tried(size) + few * watching + count * queries(size)
+        most = _tried(size) + few * watching + count * queries(size) + again * size[OWN].xq.shape[-2]
         return estimated(own, family, chosen, most, name, seed)
     counts = {"fit": count, "test": count} | ({"watch": few} if few else {})
     tasks = {part: battery(family, number, seed, part) for part, number in counts.items()}
-    found = identified(learner, own, chosen, tasks, name, seed, levels, in_forms=bool(forms))
+    more = (lambda: sample_tasks(family, again, stream(seed, "identify-more"))) if again else None
+    found = identified(learner, own, chosen, tasks, name, seed, levels, in_forms=bool(forms), more=more)
     if few:
         return found
     why = f"the budget leaves fewer than {LEAST} tasks for them"
@@ -135,7 +141,7 @@ def identify(
 def identified(
     learner: Learner, own: Placed | TextLearner, chosen: Sequence[Candidate],
     tasks: Mapping[str, Mapping[str, Episode]], name: str, seed: int, levels: Levels, most: int | None = None,
-    in_forms: bool = False,
+    in_forms: bool = False, more: Callable[[], Episode] | None = None,
 ) -> Identification:  # fmt: skip
     """Identify a learner on given tasks: ``fit``, ``test`` and optionally ``watch`` (to measure behaviour).
 
@@ -143,10 +149,12 @@ def identified(
         own: ``learner`` wrapped by `placed`, which counts predictions and moves tasks to its device.
         most: maximum number of cheap candidates of each family to compare fully, the nearest at first; all if None.
         in_forms: if the learner runs no candidate, also try the nearest with clipping or label copying.
+        more: function that draws further tasks of the family, for named candidates.
     """
     asked = own.asked
     seen = Seen(own, tasks, seed)
     tried = _all(chosen, seen, levels, name, most, in_forms)
+    tried = confirmed(tried, own, more, seen, levels) if more else tried
     silent = _silent(tried, seen)
     found = in_order([one for one in tried if one.row.candidate not in silent], levels.tolerance)
     first, *others = found

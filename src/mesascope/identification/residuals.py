@@ -37,7 +37,7 @@ class _Group(NamedTuple):
     names: list[str]
     tasks: Episode
     seen: Float[Tensor, "tasks m dy"]
-    size: Float[Tensor, " tasks"]
+    size: Float[Tensor, "tasks dy"]
     weight: Float[Tensor, " tasks"]
 
 
@@ -48,7 +48,7 @@ class Residuals:
         self.tasks, self.seen = tasks, seen
         self.count = sum(one.numel() for one in seen.values())
         size = sizes(tasks, seen)
-        weight = {name: torch.full_like(size[name], one.numel() ** -0.5) for name, one in seen.items()}
+        weight = {name: torch.full((len(one),), one.numel() ** -0.5).double() for name, one in seen.items()}
         self.groups = []
         for names in grouped(tasks).values():
             parts = [torch.cat([part[name] for name in names]) for part in (seen, size, weight)]
@@ -95,7 +95,7 @@ class Residuals:
         for group, (values, asked, given) in zip(self.groups, self.spectra, strict=True):
             unit = group.tasks.context.x.shape[-2] / learner.pairs if isinstance(learner, Summed) else 1.0
             powers = torch.stack([unit * (-unit * values) ** power for power in range(depths(learner)[-1])])
-            scale = (group.weight / group.size.sqrt())[:, None, None]
+            scale = (group.weight[:, None] / group.size.sqrt())[:, None, :]
             columns.append((torch.einsum("tmd,std,tdy->tmys", asked, powers, given) * scale[..., None]).flatten(0, 2))
             seen.append((group.seen * scale).flatten())
         found = np.linalg.lstsq(torch.cat(columns).numpy(), torch.cat(seen).numpy())[0]
@@ -115,7 +115,7 @@ class Residuals:
         """Residuals, ``several`` rows, of each group's predictions ``(several, tasks, m, dy)``; nan is the maximum."""
         rows = []
         for one, group in zip(answered, self.groups, strict=True):
-            found = (one - group.seen) / group.size.sqrt()[:, None, None]
+            found = (one - group.seen) / group.size.sqrt()[:, None, :]
             rows.append((found.clamp(-_FAR, _FAR).nan_to_num(_FAR) * group.weight[:, None, None]).flatten(1))
         return torch.cat(rows, 1)
 

@@ -13,6 +13,7 @@ from mesascope.adapters.text import REASONS, TextLearner
 from mesascope.errors import ArgumentError, MesascopeError, require_double
 from mesascope.identification.answering import LARGEST, Answers, answers, bounded, sizes
 from mesascope.identification.conditions import OWN
+from mesascope.identification.verdict import FARTHEST
 from mesascope.lenses.needs import predict_in_eval
 from mesascope.progress import tracked
 from mesascope.shapes import Float, Tensor
@@ -38,8 +39,8 @@ class Seen:
     Attributes:
         fit, test: predictions ``(tasks, m, dy)`` by condition.
         tasks: the answered tasks.
-        size: variance of predictions, by condition and test task, as in `sizes`.
-        noise: variance between calls and of rounding to ``resolution``, divided by ``size``; at most 1.
+        size: variance of predictions, by condition, test task and output, as in `sizes`.
+        noise: variance between calls and of rounding to ``resolution``, divided by ``size``, by condition and task.
         missed: description of missing answers, by condition.
     """
 
@@ -80,13 +81,13 @@ class Seen:
             for part, mask in (("fit", fit), ("test", test)):
                 self.tasks[part][name] = own[part][name].to(torch.float64).map(lambda one, mask=mask: one[mask])
             self.fit[name], self.test[name] = fitting[name][fit], first[name][test]
-            differing = (first[name] - second[name])[test].square().mean((-2, -1)) / 2
+            differing = (first[name] - second[name])[test].square().mean(-2) / 2
             self.noise[name] = differing + self.resolution**2 / 12
         if OWN not in self.test:
             _require_answers(learner, first, second)
         self.size = sizes(self.tasks["test"], self.test)
-        # Limit the noise to at most 1, relative to the variance of predictions.
-        self.noise = {name: one / torch.maximum(one, self.size[name]) for name, one in self.noise.items()}
+        # Differences have the same maximum, so that noise and the difference from the true algorithm are equal in mean.
+        self.noise = {name: (one / self.size[name]).mean(-1).clamp_max(FARTHEST) for name, one in self.noise.items()}
 
 
 def _require_answers(learner: Learner, *given: Answers) -> None:

@@ -121,7 +121,7 @@ class NearestNeighbours(Algorithm):
     """The mean of the targets of the ``k`` inputs nearest to the query.
 
     Args:
-        k: number of neighbours, at most the number of pairs.
+        k: number of neighbours; all pairs if there are fewer.
         metric: euclidean, or manhattan for sums of absolute differences.
         weights: uniform, or distance for weights 1 / |x_q - x_i|; neighbours at distance 0 then share the whole weight.
     """
@@ -135,9 +135,9 @@ class NearestNeighbours(Algorithm):
     def forward(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "*batch m dy"]:
         check_inputs(context, xq)
         n = context.x.shape[-2]
-        if n < self.k:
-            refuse("context", f"have at least k = {self.k} pairs", n, "use a smaller k")
-        far, nearest = distances(xq, context.x, _POWERS[self.metric]).topk(self.k, dim=-1, largest=False)
+        if n < 1:
+            refuse("context", "have at least 1 pair", n, "pass more")
+        far, nearest = distances(xq, context.x, _POWERS[self.metric]).topk(min(self.k, n), dim=-1, largest=False)
         weights = torch.ones_like(far)
         if self.weights == "distance":
             there = far == 0
