@@ -11,6 +11,7 @@ import tiny_study
 import torch
 from uncertainties import ufloat
 
+from mesascope import tasks
 from mesascope.cli import main
 from mesascope.errors import ArgumentError, ArgumentTypeError, RunDirectoryError
 from mesascope.evidence import Verdicts
@@ -19,6 +20,7 @@ from mesascope.records import registered, to_record
 from mesascope.reports import Figure, Line, Lines
 from mesascope.runs import find_runs, open_run
 from mesascope.studies import ledger_rows, new_run, resume_run, run_study
+from mesascope.studies.common import late_share
 from mesascope.studies.lab import by_seed
 from mesascope.study import Mutation, Study, load_study
 from mesascope.training import EnsembleState
@@ -209,7 +211,9 @@ def test_an_own_figure_that_raises_costs_itself_alone(tmp_path, capsys):
     said = capsys.readouterr().err
     assert "figure raises is left out, as it raises ZeroDivisionError: division by zero" in said
     assert "figure role is left out, as it raises ArgumentError: the role of a line must be one of" in said
-    with pytest.raises(ArgumentError, match="the name of a figure must be non-empty and without slashes, but is 'a/b'"):
+    with pytest.raises(
+        ArgumentError, match="the name of a figure must be non-empty text without slashes, but is 'a/b'"
+    ):
         dataclasses.replace(study, figures=(Figure("a/b", "Loss.", ()),))
 
 
@@ -265,3 +269,47 @@ def test_bugs_of_an_own_study_are_planted_and_what_turns_is_printed(study_file, 
     assert main(["mutate", "one-stepp"]) == 2
     assert "study must be one of" in capsys.readouterr().err
     assert not Path("runs").exists()
+
+
+def test_a_changed_file_is_told_on_resuming(study_file, monkeypatch, capsys):
+    spec = f"{study_file}:STUDY"
+    with monkeypatch.context() as patch:
+        patch.setattr(EnsembleState, "update", stopping_at(5))
+        assert main(["run", spec, "--device", "cpu", "--out", "killed"]) == 130
+    study_file.write_text(study_file.read_text() + "\n# an edit\n")
+    capsys.readouterr()
+    assert main(["run", spec, "--resume", "killed"]) == 0
+    assert f"{study_file} has changed since the run began: trainings that are finished" in capsys.readouterr().err
+
+
+def test_names_are_new_and_name_no_other_folder(tmp_path):
+    def measure(lab, settings):
+        lab.stage("seen", lambda: {"x": np.zeros(len(lab.seeds))})
+        lab.stage("seen", lambda: {"x": np.ones(len(lab.seeds))})
+
+    study = dataclasses.replace(tiny_study.STUDY, measure=measure, question="Twice?")
+    run = new_run(study, "quick", out=tmp_path / "twice")
+    with pytest.raises(ArgumentError, match="the name of a stage must be new in its study, but is 'seen'"):
+        run_study(study, tiny_study.Settings(), run)
+
+    def outside(lab, settings):
+        lab.train("../beside", None, tasks.LinearRegression(), tiny_study.TRAINING)
+
+    study = dataclasses.replace(study, measure=outside)
+    run = new_run(study, "quick", out=tmp_path / "outside")
+    with pytest.raises(ArgumentError, match="the name of a training must be non-empty text without slashes"):
+        run_study(study, tiny_study.Settings(), run)
+    for change, said in (
+        ({"name": "../x"}, "the name of a study must be non-empty text without slashes"),
+        ({"presets": {"micro": tiny_study.Settings()}}, "presets must contain quick, the default"),
+        ({"presets": {"quick": 3}}, "preset quick must be of a dataclass, but is 3"),
+    ):
+        with pytest.raises(ArgumentError, match=said):
+            dataclasses.replace(tiny_study.STUDY, **change)
+
+
+def test_a_loss_that_is_not_finite_is_no_late_share():
+    curves = {"step": np.arange(11), "mse": np.array([[1.0, *[np.nan] * 10], np.linspace(1, 0, 11)])}
+    shares = late_share(curves)
+    assert np.isnan(shares[0])
+    assert shares[1] == pytest.approx(0.2)

@@ -420,6 +420,7 @@ def test_mistakes_end_in_a_sentence(functions, tmp_path, monkeypatch):
         lambda: Sweep.resume(tmp_path): "sweep.json must exist",
         lambda: _setting("n-context"): "--set must be name=value,value",
         lambda: connected(2, scheduler="tcp://127.0.0.1:9", queue="slurm").__enter__(): "queue must be left out",
+        lambda: connected(1, queue="slurm").__enter__(): "queue slurm must have its command sbatch",
         lambda: connected(0).__enter__(): "workers must be at least 1",
     }.items():
         with pytest.raises(MesascopeError, match=said):

@@ -8,7 +8,7 @@ import pkgutil
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, is_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,7 @@ from mesascope.evidence.numbers import nominal
 from mesascope.evidence.readings import Reading, StageReading, beside, stage
 from mesascope.loading import from_file
 from mesascope.reports import Figure, Grid, Histogram, Level, Line, Lines, Matrices, curves, strip, sweep
-from mesascope.runs.schemas import Name, problem
+from mesascope.runs.schemas import require_name
 from mesascope.training import ParameterGroup, Training
 from mesascope.validate import Count, NonEmpty, NonNegative, Positive, Share, Whole, frozen
 
@@ -75,7 +75,7 @@ class Study:
         name: name of the study, as in ``mesascope run NAME``.
         source: the paper and figures that the question is from.
         presets: settings by preset: frozen dataclasses whose fields are the study's flags. Their field ``seeds`` is the
-            number of networks per training.
+            number of networks per training. ``quick`` is the default and must exist.
         measure: function that trains and measures with a `Lab`, whose stages store all arrays for claims and figures.
         claims: claims that no figure shows, mostly premises. After construction: all claims, those of figures last.
         figures: figures, drawn from the arrays, each with the claims that it shows.
@@ -119,6 +119,12 @@ class Study:
         return [*by_preset.get(preset, ())]
 
     def __post_init__(self) -> None:
+        require_name("the name of a study", self.name)
+        if "quick" not in self.presets:
+            refuse("presets", "contain quick, the default", [*self.presets], "add it")
+        for preset, settings in self.presets.items():
+            if not is_dataclass(settings):
+                refuse(f"preset {preset}", "be of a dataclass", settings, "decorate its class with study.frozen")
         shown = (claim for figure in self.figures for claim in figure.claims if claim not in self.claims)
         claims = tuple(
             claim.completed(self.quantifier, self.at_least, self.premises, self.unlike)
@@ -130,8 +136,7 @@ class Study:
                 claim.bound(preset)
         known = {claim.id: claim for claim in claims}
         for figure in self.figures:
-            if problem(figure.name, Name):
-                refuse("the name of a figure", "be non-empty and without slashes", figure.name, "choose another")
+            require_name("the name of a figure", figure.name)
         figures = (replace(one, claims=tuple(known[claim.id] for claim in one.claims)) for one in self.figures)
         question = self.question or self._docstring().partition("\n")[0]
         for name, value in (("claims", claims), ("figures", tuple(figures)), ("question", question)):

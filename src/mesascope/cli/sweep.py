@@ -63,6 +63,10 @@ class RunSweep:
         from mesascope.sweeps.gathering import to_csv, to_json
 
         require_count("workers", self.workers)
+        if self.queue_option and not self.queue:
+            raise ArgumentError(
+                "--queue-option must be given with --queue, but is given alone: pass --queue slurm, say."
+            )
         sweep = self._sweep()
         if self.dry_run:
             return _print_plan(sweep, self.workers)
@@ -84,11 +88,16 @@ class RunSweep:
         from mesascope.sweeps import Sweep
 
         if self.resume is not None:
+            if self.task:
+                raise ArgumentError(f"the task must be left out beside --resume, but is {self.task!r}: leave it out.")
             return Sweep.resume(self.resume)
         if not self.task:
             raise ArgumentError("the task must be a study or a function, but is left out: see mesascope list.")
+        settings: dict[str, list[Any]] = {}
+        for name, values in map(_setting, self.set):
+            settings[name] = [*settings.get(name, ()), *values]
         own = {"seeds": self.seeds, "preset": self.preset, "out": self.out, "device": self.device}
-        return Sweep(self.task, dict(map(_setting, self.set)), **own)
+        return Sweep(self.task, settings, **own)
 
     def _run(self, sweep: Any) -> None:
         from mesascope.sweeps import connected

@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 
 import mesascope
-from mesascope.errors import ArgumentTypeError, RunDirectoryError, refuse, shown
+from mesascope.errors import ArgumentTypeError, RunDirectoryError, shown
 from mesascope.evidence import Arrays, Estimates, Stage
 from mesascope.files import write_aside
 from mesascope.runs.files import arrays_bytes, checksum, damaged, read_arrays, read_bytes, read_json, write_json
 from mesascope.runs.provenance import PACKAGES, installed
-from mesascope.runs.schemas import Name, problem
+from mesascope.runs.schemas import require_name
 
 # Remedy for a damaged stage.
 _AGAIN = "delete it and --resume the run"
@@ -63,8 +63,7 @@ class Results(Mapping[str, Stage]):
 
     def save(self, name: str, stage: Stage) -> None:
         """Store a stage as <name>.npz."""
-        if problem(name, Name) or not name:
-            refuse("the name of a stage", "be non-empty and without slashes", name, "choose another")
+        require_name("the name of a stage", name)
         if not isinstance(stage, Stage):
             raise ArgumentTypeError(
                 f"stage must be of type Arrays or Estimates, but is of type {type(stage).__name__}: pass one of these."

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, NamedTuple, NotRequired, TypedDict
 
 import msgspec
 
+from mesascope.errors import refuse
 from mesascope.evidence.schema import ClaimRecord
 
 SCHEMA = 2
@@ -47,6 +48,7 @@ class StudyConfig(Config):
     begun_on: NotRequired[str]  # first device and machine, if the run was resumed on another
     reuse: NotRequired[str]
     defined_in: NotRequired[str]
+    code: NotRequired[str]  # SHA-256 of the file of a user's own study when the run began
 
 
 class SweepConfig(TypedDict):
@@ -112,6 +114,12 @@ FILES = {
     "manifest.json": Schema(Manifest, "restore it, or start a new run"),
     "metrics.jsonl": Schema(MetricsRow, "restore it, or start a new run"),
 }
+
+
+def require_name(argument: str, name: Any) -> None:
+    """Raise unless ``name`` can be the name of a file: non-empty text without slashes."""
+    if not name or problem(name, Name):
+        refuse(argument, "be non-empty text without slashes", name, "choose another")
 
 
 def problem(value: Any, holds: Any) -> str | None:

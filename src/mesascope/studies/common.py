@@ -90,7 +90,8 @@ def late_share(curves: Any, quantity: str = "mse", *, log: bool = False, start: 
     loss = np.log(loss) if log else loss
     before = np.flatnonzero(step <= 0.8 * step[-1])[-1]
     fall, late = loss[:, 0] - loss[:, -1], loss[:, before] - loss[:, -1]
-    return np.where(fall > 0, np.abs(late) / np.maximum(fall, 1e-30), 1.0)
+    share = np.where(fall > 0, np.abs(late) / np.maximum(fall, 1e-30), 1.0)
+    return np.where(np.isnan(fall + late), np.nan, share)
 
 
 def midpoint(name: str, *, id: str = "midpoint") -> Claim:

@@ -13,7 +13,7 @@ from typing import Any, overload
 
 import torch
 
-from mesascope.errors import NumericalError, RunDirectoryError, require_instance
+from mesascope.errors import NumericalError, RunDirectoryError, refuse, require_instance
 from mesascope.evidence import Arrays, Stage
 from mesascope.evidence.numbers import unmasked
 from mesascope.progress import STOP, part_of
@@ -21,6 +21,7 @@ from mesascope.records import to_record
 from mesascope.runs import Run
 from mesascope.runs.checkpoints import TrainingCheckpoints, require_metrics
 from mesascope.runs.results import record_hash
+from mesascope.runs.schemas import require_name
 from mesascope.shapes import Tensor
 from mesascope.streams import stream
 from mesascope.studies.reuse import Finished, Watch, logged_rows, take_over
@@ -41,6 +42,7 @@ class Lab:
         self.seeds = [self.seed + index for index in range(seeds)]
         self.device = torch.device(run.config["device"])
         self._begun = 0
+        self._stages: set[str] = set()
         self._trained: dict[str, tuple[str, Ensemble]] = {}  # name and networks of each training, by hash of its record
 
     @overload
@@ -88,6 +90,7 @@ class Lab:
         Raises:
             NumericalError: a network diverged.
         """
+        require_name("the name of a training", name)
         seeds = list(seeds or self.seeds)
         identity = {"network": network, "family": family, "training": training, "seeds": seeds}
         if loss is not half_mse:
@@ -114,6 +117,7 @@ class Lab:
             self._trained[key] = name, trained
         logged, trained = self._trained[key]
         if watch is not None:
+            self._stages.discard(name)  # trainings with equal values share one stage
             self.stage(name, lambda: self.run.curves(logged))
         return trained.members()
 
@@ -125,7 +129,13 @@ class Lab:
         """Arrays of stage ``name``, computed by ``compute(*arguments)`` if missing or if code or settings have changed.
 
         If ``compute`` returns a mapping of arrays (first axis: the seed) and numbers, it is converted to `Arrays`.
+
+        Raises:
+            ArgumentError: the study has another stage or watched training of this name.
         """
+        if name in self._stages:
+            refuse("the name of a stage", "be new in its study", name, "choose another")
+        self._stages.add(name)
         results = self.run.results
         if not results.is_current(name):
             if STOP.is_set():

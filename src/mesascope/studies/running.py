@@ -14,6 +14,7 @@ from mesascope.errors import (
     ArgumentTypeError,
     MissingPackageError,
     RunDirectoryError,
+    refuse,
     require_choice,
     require_count,
     require_instance,
@@ -24,7 +25,7 @@ from mesascope.modes import guarded
 from mesascope.records import to_record
 from mesascope.reports import draw_figures, write_report
 from mesascope.runs import Run, open_run
-from mesascope.runs.files import as_path
+from mesascope.runs.files import as_path, checksum
 from mesascope.runs.provenance import available_device, made_with, tell_of_other_packages
 from mesascope.study import Study
 
@@ -57,6 +58,8 @@ def new_run(
     require_choice("preset", preset, study.presets)
     settings = study.presets[preset] if settings is None else settings
     require_instance("settings", settings, type(study.presets[preset]))
+    if not isinstance(getattr(settings, "seeds", None), int):
+        refuse("settings", "have a whole number seeds, of networks per training", settings, "add the field")
     seed = int(require_number("seed", require_count("seed", seed, least=0), most=2**62))
     made = made_with(available_device(device), command)
     id, created = uuid.uuid4().hex, datetime.fromisoformat(made["created"])
@@ -73,7 +76,7 @@ def new_run(
         **made,
     }
     if study.defined_in:
-        config["defined_in"] = study.defined_in
+        config |= {"defined_in": study.defined_in, "code": _code(study)}
     if reuse is not None:
         other = open_run(reuse)
         if not (other.path / "checkpoints").is_dir():
@@ -104,7 +107,18 @@ def resume_run(path: str | Path, study: Study | None = None, device: str | None 
         with run.lock():
             run.move_device(device)
     tell_of_other_packages(path, run.config)
+    if not run.is_complete and study.defined_in and run.config.get("code") not in (None, _code(study)):
+        print(
+            f"mesascope: {study.defined_in.rpartition(':')[0]} has changed since the run began: trainings that are "
+            "finished or begun stay as the former code made them; if the change affects them, start a new run.",
+            file=sys.stderr,
+        )
     return study, settings, run
+
+
+def _code(study: Study) -> str | None:
+    """SHA-256 of the file of a user's own study."""
+    return checksum(Path(study.defined_in.rpartition(":")[0]))
 
 
 @guarded

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -16,6 +17,7 @@ from mesascope.errors import ArgumentError, MesascopeError, one_line, require_ch
 from mesascope.sweeps.crew import THREADS
 
 QUEUES = {"slurm": "SLURMCluster", "pbs": "PBSCluster", "lsf": "LSFCluster"}
+_SUBMITS = {"slurm": "sbatch", "pbs": "qsub", "lsf": "bsub"}
 # Report each death of a worker, as `Crew` counts them.
 _SETTINGS = {"distributed.scheduler.allowed-failures": 0, "distributed.worker.profile.enabled": False}
 # Seconds between two checks for dead workers, and within which the first worker must start.
@@ -43,6 +45,11 @@ def connected(
     require_count("threads", threads)
     if scheduler and queue:
         raise ArgumentError(f"queue must be left out beside a scheduler, but is {queue!r}: pass one of them.")
+    if queue in QUEUES and shutil.which(_SUBMITS[queue]) is None:
+        raise MesascopeError(
+            f"queue {queue} must have its command {_SUBMITS[queue]} on this machine, but it is not found: start the "
+            "sweep where jobs are submitted."
+        )
     from dask import config  # after the check that dask is installed
 
     logging.getLogger("distributed").setLevel(logging.CRITICAL)  # dead workers are replaced and counted here
