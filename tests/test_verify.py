@@ -251,3 +251,12 @@ def test_files_of_a_study_are_those_that_it_uses():
     assert {"evidence/judging.py", "training/loop.py", "lenses/reading.py", "tasks/regression.py"} <= files
     assert not {"reports/html.py", "meta/maml.py", "mesa/solve.py", "language/packing.py"} & files
     assert {"mesa/solve.py"} <= {"/".join(path.parts[-2:]) for path in files_of(registered("study")["language-mesa"])}
+
+
+def test_a_stage_that_no_claim_reads_is_verified(own):
+    read = {"comparison.npz", "weights.npz"}
+    (unread,) = [one for one in (own / "results").glob("*.npz") if one.name not in read]
+    content = bytearray(unread.read_bytes())
+    content[len(content) // 2] ^= 1
+    unread.write_bytes(content)
+    assert [row["now"] for row in verify("runs").changes] == ["damaged"]
