@@ -26,8 +26,8 @@ _MOST = 0.9
 # Minimum ratio of a pair's weight to the average weight, for a description to name the pair.
 _HEAVY = 2.0
 _RANKS = {0: "nearest pair", 1: "second nearest pair", 2: "third nearest pair"}
-# Minimum distance of a measurement from a bound, in standard errors.
-_ERRORS = 3.0
+# Minimum distance of a measurement from a bound, in standard errors, for a property to hold and to be denied.
+_ERRORS, _DENIED = 3.0, 2.0
 # Changed tasks, and a function that maps an invariant (or equivariant) learner's old predictions to its new ones.
 Changed = tuple[Episode, Callable[[Tensor], Tensor]]
 Change = Callable[[Episode, torch.Generator], Changed]
@@ -357,4 +357,4 @@ def _below(one: Measurement, bound: float) -> bool:
 
 
 def _above(one: Measurement, bound: float) -> bool:
-    return one.value - _ERRORS * one.stderr > bound
+    return one.value - _DENIED * one.stderr > bound

@@ -60,7 +60,7 @@ class Inspection(Tabular):
     """
 
     scores: HeadScores
-    maps: Float[Tensor, "heads t-1 t-1"]
+    maps: Float[Tensor, "heads t t"]
     forget: dict[int, Float[Tensor, " heads"]]
     ridge: dict[int, Float[Tensor, " heads"]]
     condition: dict[int, Float[Tensor, "places heads"]]
