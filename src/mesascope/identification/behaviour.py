@@ -27,7 +27,7 @@ _MOST = 0.9
 _HEAVY = 2.0
 _RANKS = {0: "nearest pair", 1: "second nearest pair", 2: "third nearest pair"}
 # Minimum distance of a measurement from a bound, in standard errors, for a property to hold and to be denied.
-_ERRORS, _DENIED = 3.0, 2.0
+_ERRORS, _DENIED = 3.0, 1.0
 # Changed tasks, and a function that maps an invariant (or equivariant) learner's old predictions to its new ones.
 Changed = tuple[Episode, Callable[[Tensor], Tensor]]
 Change = Callable[[Episode, torch.Generator], Changed]
