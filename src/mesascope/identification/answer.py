@@ -215,8 +215,8 @@ class Identification(Answer):
         Properties hold within the tolerance, plus `_NOISES` times the noise of answers, which these measures contain.
         """
         own = self.behaviour.get(self.learner)
-        bound = self.tolerance + _NOISES * self.noise[OWN].value
-        return described(own, bound) if own and not self.names else ""
+        noise = self.noise[OWN].value
+        return described(own, self.tolerance + _NOISES * noise, noise > EXACT) if own and not self.names else ""
 
     def parameters(self, candidate: str) -> dict[str, Any]:
         """Best-fitting parameters of a candidate, on the family's own tasks alone if the verdict is about these."""

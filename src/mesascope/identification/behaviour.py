@@ -26,8 +26,10 @@ _MOST = 0.9
 # Minimum ratio of a pair's weight to the average weight, for a description to name the pair.
 _HEAVY = 2.0
 _RANKS = {0: "nearest pair", 1: "second nearest pair", 2: "third nearest pair"}
-# Minimum distance of a measurement from a bound, in standard errors, for a property to hold and to be denied.
-_ERRORS, _DENIED = 3.0, 1.0
+# Minimum distance of a measurement from a bound, in standard errors.
+_ERRORS = 3.0
+# With a bound above this one, which much noise causes, no property is said to hold.
+_LOOSE = 0.1
 # Changed tasks, and a function that maps an invariant (or equivariant) learner's old predictions to its new ones.
 Changed = tuple[Episode, Callable[[Tensor], Tensor]]
 Change = Callable[[Episode, torch.Generator], Changed]
@@ -298,18 +300,20 @@ INVARIANCES: Mapping[str, Change] = {
 }
 
 
-def described(own: Behaviour, tolerance: float) -> str:
+def described(own: Behaviour, tolerance: float, noisy: bool = False) -> str:
     """Describe linearity in labels, weights of pairs, spectral filter and invariances, if measured.
 
     Args:
         tolerance: squared difference, relative to the variance of predictions, below which a property holds.
+        noisy: answers differ between calls, so that a property is denied only beyond the error of its measurement.
     """
-    parts = [_label_phrase(own, tolerance), _weight_phrase(own), _filter_phrase(own, tolerance)]
+    errors = _ERRORS if noisy else 0.0
+    parts = [_label_phrase(own, tolerance, errors), _weight_phrase(own), _filter_phrase(own, tolerance)]
     said = ", ".join(part for part in parts if part)
-    return " ".join(part for part in (f"It {said}." if said else "", _change_phrase(own, tolerance)) if part)
+    return " ".join(part for part in (f"It {said}." if said else "", _change_phrase(own, tolerance, errors)) if part)
 
 
-def _label_phrase(own: Behaviour, tolerance: float) -> str:
+def _label_phrase(own: Behaviour, tolerance: float, errors: float) -> str:
     if own.positions and not any(one.value for one in own.positions):
         return "does not depend on labels"
     if own.copies is not None and own.copies.value > 0:
@@ -320,7 +324,7 @@ def _label_phrase(own: Behaviour, tolerance: float) -> str:
         return ""
     if _below(own.superposition, tolerance):
         return "is linear in labels"
-    if not _above(own.superposition, tolerance):  # not measured well enough
+    if not _above(own.superposition, tolerance, errors):  # not measured well enough
         return ""
     return f"is not linear in labels ({percent_text(own.superposition.value)} of the variance of its predictions)"
 
@@ -344,17 +348,17 @@ def _filter_phrase(own: Behaviour, tolerance: float) -> str:
     return f"weighs pairs by a spectral filter ({percent_text(own.filtered.value)} of its weights)"
 
 
-def _change_phrase(own: Behaviour, tolerance: float) -> str:
+def _change_phrase(own: Behaviour, tolerance: float, errors: float) -> str:
     kept = [name for name, one in own.invariances.items() if _below(one, tolerance)]
-    broken = {name: one.value for name, one in own.invariances.items() if _above(one, tolerance)}
+    broken = {name: one.value for name, one in own.invariances.items() if _above(one, tolerance, errors)}
     lost = ", ".join(f"{name} ({percent_text(value)})" for name, value in broken.items())
     respected = f"It respects these changes of a task: {', '.join(kept)}." if kept else ""
     return f"{respected} It does not respect these changes: {lost}.".strip() if lost else respected
 
 
 def _below(one: Measurement, bound: float) -> bool:
-    return one.value + _ERRORS * one.stderr < bound
+    return bound < _LOOSE and one.value + _ERRORS * one.stderr < bound
 
 
-def _above(one: Measurement, bound: float) -> bool:
-    return one.value - _DENIED * one.stderr > bound
+def _above(one: Measurement, bound: float, errors: float) -> bool:
+    return one.value - errors * one.stderr > bound
