@@ -692,3 +692,27 @@ def test_few_neighbours_small_predictions_and_silence():
 
     verdict = _identified(silent).verdict
     assert "It was not tested with half of the pairs, with a quarter of the pairs: it does not answer there." in verdict
+
+
+def test_learners_and_families_of_few_tasks_at_once_are_named():
+    class Small(LinearRegression):
+        def sample(self, batch, generator):
+            assert batch <= 100
+            return super().sample(batch, generator)
+
+    def picky(context, xq):
+        if len(xq) > 1200:
+            raise ValueError("too many tasks")
+        return _ridge(context, xq)
+
+    assert _identified(picky, Small(n_context=12, d_in=3, noise=0.3)).names == ("ridge least-squares",)
+
+
+def test_outputs_whose_labels_are_zero_or_one():
+    family = LinearRegression(n_context=12, d_in=3, d_out=2)
+    tasks = family.sample(40, stream(0, "outputs")).to(torch.float64)
+    labels = tasks.context.y * torch.tensor([1.0, 0.0])
+    tasks = tasks._replace(context=tasks.context._replace(y=labels))
+    weights = smoother_weights(lambda context, xq: _ridge(context, xq).flip(-1), tasks)
+    assert weights.isfinite().all()
+    assert weights.abs().max() < 100

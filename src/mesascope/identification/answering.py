@@ -19,7 +19,7 @@ from mesascope.tasks.calling import check_answer
 Answers = Mapping[str, Float[Tensor, "tasks m dy"]]
 # Limit of predictions; squares of larger numbers can overflow.
 LARGEST = 1e150
-# Variance of predictions that counts as none, relative to that of labels: (1e-6 of their size)^2.
+# Variance of predictions that counts as none, relative to the mean square of labels: (1e-6 of their size)^2.
 _CONSTANT = 1e-12
 # Smallest divisor.
 _TINY = float(torch.finfo(torch.float64).tiny)
@@ -108,12 +108,12 @@ def sizes(tasks: Mapping[str, Episode], seen: Answers) -> dict[str, Tensor]:
 def variances(tasks: Episode, predicted: Float[Tensor, "tasks m dy"]) -> Float[Tensor, "tasks dy"]:
     """Variance of each task's predictions of each output around the mean over all tasks.
 
-    The minimum is `_CONSTANT` times the variance of labels; predictions that vary less are constant up to rounding.
+    The minimum is `_CONSTANT` times the mean square of labels; predictions that vary less are constant up to rounding.
     """
-    own, labels = (
-        (part - part.mean((0, 1))).square().mean(-2) for part in (predicted.double(), tasks.context.y.double())
-    )
-    return torch.maximum(own, (_CONSTANT * labels.mean(0)).clamp_min(_TINY))
+    predicted = predicted.double()
+    own = (predicted - predicted.mean((0, 1))).square().mean(-2)
+    labels = tasks.context.y.double().square().mean((0, 1))
+    return torch.maximum(own, (_CONSTANT * labels).clamp_min(_TINY))
 
 
 def squared_differences(

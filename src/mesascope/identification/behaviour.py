@@ -94,11 +94,13 @@ def asked_for_behaviour(task: Episode) -> int:
 def smoother_weights(learner: Learner, tasks: Episode) -> Float[Tensor, "tasks rows n"] | None:
     """Weights s_i = d yhat / d y_i of each query and output, from n + 1 predictions; exact if linear in labels.
 
-    A pair's labels change together, each by its root mean square, so that rounding is negligible. None if the learner
-    does not answer.
+    A pair's labels change together, each by its root mean square (that of all outputs where it is 0), so that rounding
+    is negligible. None if the learner does not answer.
     """
     y = tasks.context.y
-    step = y.square().mean(-2, keepdim=True).sqrt().clamp_min(torch.finfo(y.dtype).tiny)
+    square = y.square().mean(-2, keepdim=True)
+    step = torch.where(square > 0, square, square.mean(-1, keepdim=True)).sqrt()
+    step = torch.where(step > 0, step, 1.0)
     moved = {"": tasks}
     for row in range(y.shape[-2]):
         change = torch.zeros_like(y)

@@ -17,7 +17,17 @@ from mesascope.identification.conditions import OWN
 from mesascope.identification.fitting import KEPT, fits
 from mesascope.identification.residuals import Fit
 from mesascope.identification.seen import Seen
-from mesascope.identification.verdict import EXACT, FARTHEST, OWN_TASKS, Difference, Row, Share, difference, standing
+from mesascope.identification.verdict import (
+    ENOUGH,
+    EXACT,
+    FARTHEST,
+    OWN_TASKS,
+    Difference,
+    Row,
+    Share,
+    difference,
+    standing,
+)
 from mesascope.measurement import Measurement
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Episode, Learner
@@ -28,6 +38,8 @@ _SCREEN = 16
 _FEW = 8
 # Divisor of the error rate for each interim look.
 _LOOKS = 10
+# Number of tasks that `confirmed` asks for in one call.
+_ASKED = 100
 # Maximum rounding error, relative to the resolution.
 _HALF = 0.5 + 1e-6
 # Variance of rounding, relative to that of answers, above which no candidate is named for being near.
@@ -230,7 +242,8 @@ def confirmed(
 ) -> list[Compared]:
     """Measure the differences of named candidates on the family's own tasks again, on ``more`` of these tasks.
 
-    Rare tasks on which a learner is another algorithm are then seen. Costly candidates are not measured again.
+    Rare tasks on which a learner is another algorithm are then seen. Costly candidates are not measured again, and none
+    is if the learner answers fewer than `ENOUGH` of these tasks.
     """
     rows, tasks = {one.row.candidate: one for one in found}, None
     left = {name for name, one in rows.items() if not one.candidate.costly}
@@ -238,6 +251,8 @@ def confirmed(
         name for name in standing([one.row for one in rows.values()], levels.tolerance).names if name in left
     ]:
         tasks = tasks or _answered(learner, more(), seen)
+        if len(tasks[1].noise) < ENOUGH:
+            break
         for name in names:
             left.remove(name)
             rows[name] = _confirmed(rows[name], *tasks, levels._replace(out=levels.out / _LOOKS))
@@ -247,7 +262,9 @@ def confirmed(
 def _answered(learner: Learner, tasks: Episode, seen: Seen) -> tuple[Episode, _Answered]:
     """Tasks that the learner answers, with its answers; their noise is that of the tasks seen before."""
     own = tasks.to(seen.dtype)
-    answered = answers(learner, {OWN: own}, partly=True)[OWN]
+    parts = [own.part(start, start + _ASKED) for start in range(0, len(own.xq), _ASKED)]
+    found = [answers(learner, {OWN: part}, partly=True).get(OWN, torch.full_like(part.yq, torch.nan)) for part in parts]
+    answered = torch.cat([one.double() for one in found])
     kept = bounded(answered)
     own = own.to(torch.float64).map(lambda one: one[kept])
     sizes = size(own, answered[kept])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from time import monotonic
 from typing import Any, Literal, NamedTuple, overload
@@ -13,7 +14,7 @@ from mesascope.adapters.arrays import SklearnLearner
 from mesascope.adapters.text import TextLearner
 from mesascope.errors import ArgumentError, refuse, require_count
 from mesascope.identification.answer import Identification, like
-from mesascope.identification.answering import unanswered
+from mesascope.identification.answering import joined, unanswered
 from mesascope.identification.behaviour import Behaviour, asked_for_behaviour, behaviour_of, controls, untrained
 from mesascope.identification.candidate import Candidate, require_candidates
 from mesascope.identification.catalogue import FORMS, Catalogue, candidates as catalogue, contains_catalogue, wrapped
@@ -32,7 +33,7 @@ from mesascope.identification.estimating import Estimate, estimated
 from mesascope.identification.likeness import Likeness, apart, likeness
 from mesascope.identification.mixture import mixture
 from mesascope.identification.seen import LEAST, Placed, Seen, placed
-from mesascope.identification.verdict import EXACT, FARTHEST
+from mesascope.identification.verdict import ENOUGH, EXACT, FARTHEST
 from mesascope.lenses.needs import require_access
 from mesascope.measurement import Measurement
 from mesascope.progress import tell, tracked
@@ -44,6 +45,8 @@ from mesascope.tasks.calling import display_name, sample_tasks
 _TASKS = 100
 # Number of further tasks of the family for named candidates, without a budget.
 _MORE = 2_000
+# Maximum number of entries of their kernel matrices, to limit memory.
+_ENTRIES = 40_000_000
 # Sets of predictions per condition: for the fit, for the test, and a repeat of the test for the noise.
 _PARTS = 3
 # Default budget for a scikit-learn estimator, which is fitted for each prediction.
@@ -124,18 +127,25 @@ def identify(
     few = _watched(watching, budget, _tried(size))
     count = affordable(size, budget, few * watching)
     name, own = name or display_name(learner), placed(learner, device)
-    again = _MORE if budget is None and not isinstance(learner, TextLearner) else 0
+    most = _ENTRIES // size[OWN].context.x.shape[-2] ** 2
+    again = min(_MORE, most) if budget is None and not isinstance(learner, TextLearner) else 0
     if estimate:
         most = _tried(size) + few * watching + count * queries(size) + again * size[OWN].xq.shape[-2]
         return estimated(own, family, chosen, most, name, seed)
     counts = {"fit": count, "test": count} | ({"watch": few} if few else {})
     tasks = {part: battery(family, number, seed, part) for part, number in counts.items()}
-    more = (lambda: sample_tasks(family, again, stream(seed, "identify-more"))) if again else None
+    more = (lambda: _drawn(family, again, seed)) if again >= ENOUGH else None
     found = identified(learner, own, chosen, tasks, name, seed, levels, in_forms=bool(forms), more=more)
     if few:
         return found
     why = f"the budget leaves fewer than {LEAST} tasks for them"
     return dataclasses.replace(found, unmeasured={**found.unmeasured, **dict.fromkeys(("behaviour", "controls"), why)})
+
+
+def _drawn(family: Family, count: int, seed: int) -> Episode:
+    """Further tasks of the family, in draws of `LEAST`."""
+    blocks = range(math.ceil(count / LEAST))
+    return joined([sample_tasks(family, LEAST, stream(seed, f"identify-more-{block}")) for block in blocks])
 
 
 def identified(

@@ -14,7 +14,7 @@ KINDS = ("study", "training", "benchmark", "identification", "sweep")
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 # Name of a stage or a figure, and of its file.
-Name = Annotated[str, msgspec.Meta(pattern=r"^[^/\\]+$")]
+Name = Annotated[str, msgspec.Meta(pattern=r"^(?!\.{1,2}$)[^/\\\x00\r\n]+$")]
 
 
 class Config(TypedDict):

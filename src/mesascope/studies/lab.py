@@ -104,7 +104,9 @@ class Lab:
             identity["start"], build = start[0], _one_after_another(start[1])
         record = to_record(identity)
         key = record_hash(record)
-        if key not in self._trained:
+        if key in self._trained:
+            self._stages.discard(name)  # trainings with equal values share one stage
+        else:
             watches = list(watch) if isinstance(watch, Sequence) else [watch] * len(seeds) if watch else []
             trained = self.resumed(
                 name, record, training, watches,
@@ -117,7 +119,6 @@ class Lab:
             self._trained[key] = name, trained
         logged, trained = self._trained[key]
         if watch is not None:
-            self._stages.discard(name)  # trainings with equal values share one stage
             self.stage(name, lambda: self.run.curves(logged))
         return trained.members()
 

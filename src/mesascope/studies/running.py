@@ -76,7 +76,7 @@ def new_run(
         **made,
     }
     if study.defined_in:
-        config |= {"defined_in": study.defined_in, "code": _code(study)}
+        config |= {"defined_in": study.defined_in} | ({"code": code} if (code := _code(study)) else {})
     if reuse is not None:
         other = open_run(reuse)
         if not (other.path / "checkpoints").is_dir():
