@@ -95,7 +95,7 @@ class RunSweep:
             raise ArgumentError("the task must be a study or a function, but is left out: see mesascope list.")
         settings: dict[str, list[Any]] = {}
         for name, values in map(_setting, self.set):
-            settings[name] = [*settings.get(name, ()), *values]
+            settings.setdefault(name, []).extend(values)
         own = {"seeds": self.seeds, "preset": self.preset, "out": self.out, "device": self.device}
         return Sweep(self.task, settings, **own)
 

@@ -156,7 +156,7 @@ class Identification(Answer):
 
     @property
     def sentences(self) -> list[str]:
-        """Sentences about the nearest family, the exact match, deviations and behaviour."""
+        """Sentences about the nearest family, the exact match, deviations, untested conditions and behaviour."""
         return [part for part in (self.like, self.exactly, self.departs, self.untested, self.description) if part]
 
     @property

@@ -92,7 +92,7 @@ def joined(episodes: Sequence[Episode]) -> Episode:
 def size(tasks: Episode, predicted: Float[Tensor, "tasks m dy"]) -> Float[Tensor, "tasks dy"]:
     """Divisors of squared differences, by task and output.
 
-    Each divisor is the variance of predictions of the task, or its mean over tasks if that is larger. They are
+    Each divisor is the variance of the task's predictions of this output, or its mean over tasks if larger. They are
     scaled so that predicting the mean has an average divided difference of 1.
     """
     own = variances(tasks, predicted)

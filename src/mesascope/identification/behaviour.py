@@ -117,8 +117,8 @@ def _by_output(by_query: Tensor, outputs: int) -> Tensor:
     return by_query.repeat_interleave(outputs, -2)
 
 
-def _weight_shares(weights: Float[Tensor, "tasks m n"]) -> tuple[Measurement, ...]:
-    """Share of each column in the sum of absolute weights, averaged over queries; 0 if all weights are 0."""
+def _weight_shares(weights: Float[Tensor, "tasks rows n"]) -> tuple[Measurement, ...]:
+    """Share of each column in the sum of absolute weights, averaged over rows; 0 if all weights are 0."""
     shares = (weights.abs() / weights.abs().sum(-1, keepdim=True)).nan_to_num(0.0).mean(1)
     return tuple(Measurement.of(column) for column in shares.unbind(1))
 

@@ -84,7 +84,8 @@ class Compared:
     Args:
         fitted: fit to all conditions; equals ``own`` if the comparison ended on the family's own tasks.
         own: fit to the family's own tasks; ``alone`` is its difference on these tasks.
-        measured: differences on held-out tasks by condition; empty if the comparison ended on own tasks.
+        measured: differences on held-out tasks by condition; empty if the comparison ended on own tasks. After
+            `confirmed`, those of ``row`` on own tasks are of further tasks.
     """
 
     candidate: Candidate

@@ -11,14 +11,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from mesascope.identification.answering import answer, variances
+from mesascope.identification.answering import answer, squared_differences, variances
 from mesascope.identification.candidate import Candidate
 from mesascope.identification.comparing import Compared
 from mesascope.identification.conditions import OWN
 from mesascope.identification.fitting import fits
 from mesascope.identification.residuals import Fit
 from mesascope.identification.seen import Seen
-from mesascope.identification.verdict import EXACT, FARTHEST
+from mesascope.identification.verdict import EXACT
 from mesascope.measurement import Measurement
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Episode
@@ -132,7 +132,7 @@ def _tested(parts: Sequence[_Member], alone: _Member, seen: Seen) -> Mixture | N
     if len(tested) <= len(parts):
         return None
     nearest, mixed = (
-        (left.square().mean(-2) / seen.size[OWN]).mean(-1).clamp_max(FARTHEST) - seen.noise[OWN]
+        squared_differences(left, torch.zeros_like(left), seen.size[OWN]) - seen.noise[OWN]
         for left in (target - tested[0].said, _residuals(tested[1:], target) @ weights)
     )
     return Mixture(

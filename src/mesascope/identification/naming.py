@@ -127,19 +127,24 @@ def identify(
     few = _watched(watching, budget, _tried(size))
     count = affordable(size, budget, few * watching)
     name, own = name or display_name(learner), placed(learner, device)
-    most = _ENTRIES // size[OWN].context.x.shape[-2] ** 2
-    again = min(_MORE, most) if budget is None and not isinstance(learner, TextLearner) else 0
+    again = _further(learner, size, budget)
     if estimate:
         most = _tried(size) + few * watching + count * queries(size) + again * size[OWN].xq.shape[-2]
         return estimated(own, family, chosen, most, name, seed)
     counts = {"fit": count, "test": count} | ({"watch": few} if few else {})
     tasks = {part: battery(family, number, seed, part) for part, number in counts.items()}
-    more = (lambda: _drawn(family, again, seed)) if again >= ENOUGH else None
+    more = (lambda: _drawn(family, again, seed)) if again else None
     found = identified(learner, own, chosen, tasks, name, seed, levels, in_forms=bool(forms), more=more)
     if few:
         return found
     why = f"the budget leaves fewer than {LEAST} tasks for them"
     return dataclasses.replace(found, unmeasured={**found.unmeasured, **dict.fromkeys(("behaviour", "controls"), why)})
+
+
+def _further(learner: Learner, size: Mapping[str, Episode], budget: int | None) -> int:
+    """Number of further tasks for named candidates: `_MORE`, or fewer if memory limits them; 0 with a budget."""
+    most = min(_MORE, _ENTRIES // size[OWN].context.x.shape[-2] ** 2)
+    return most if budget is None and not isinstance(learner, TextLearner) and most >= ENOUGH else 0
 
 
 def _drawn(family: Family, count: int, seed: int) -> Episode:

@@ -48,7 +48,7 @@ class Residuals:
         self.tasks, self.seen = tasks, seen
         self.count = sum(one.numel() for one in seen.values())
         size = sizes(tasks, seen)
-        weight = {name: torch.full((len(one),), one.numel() ** -0.5).double() for name, one in seen.items()}
+        weight = {name: one.new_full((len(one),), one.numel() ** -0.5) for name, one in seen.items()}
         self.groups = []
         for names in grouped(tasks).values():
             parts = [torch.cat([part[name] for name in names]) for part in (seen, size, weight)]

@@ -16,8 +16,8 @@ from typing import Any
 from mesascope.errors import ArgumentError, MesascopeError, one_line, require_choice, require_count, require_package
 from mesascope.sweeps.crew import THREADS
 
-QUEUES = {"slurm": "SLURMCluster", "pbs": "PBSCluster", "lsf": "LSFCluster"}
-_SUBMITS = {"slurm": "sbatch", "pbs": "qsub", "lsf": "bsub"}
+# Cluster of dask-jobqueue and command that submits jobs, by queue.
+QUEUES = {"slurm": ("SLURMCluster", "sbatch"), "pbs": ("PBSCluster", "qsub"), "lsf": ("LSFCluster", "bsub")}
 # Report each death of a worker, as `Crew` counts them.
 _SETTINGS = {"distributed.scheduler.allowed-failures": 0, "distributed.worker.profile.enabled": False}
 # Seconds between two checks for dead workers, and within which the first worker must start.
@@ -45,9 +45,9 @@ def connected(
     require_count("threads", threads)
     if scheduler and queue:
         raise ArgumentError(f"queue must be left out beside a scheduler, but is {queue!r}: pass one of them.")
-    if queue in QUEUES and shutil.which(_SUBMITS[queue]) is None:
+    if queue in QUEUES and shutil.which(command := QUEUES[queue][1]) is None:
         raise MesascopeError(
-            f"queue {queue} must have its command {_SUBMITS[queue]} on this machine, but it is not found: start the "
+            f"queue {queue} must have its command {command} on this machine, but it is not found: start the "
             "sweep where jobs are submitted."
         )
     from dask import config  # after the check that dask is installed
@@ -86,10 +86,10 @@ def queue_cluster(queue: str, workers: int, threads: int = 1, options: Sequence[
     try:
         counts = {name: int(given.pop(name)) for name in ("cores", "processes")}
         usual = {"job_script_prologue": exports, "scheduler_options": {"dashboard_address": ":0"}}
-        cluster = getattr(jobqueue, QUEUES[queue])(**counts, **usual, **given)
+        cluster = getattr(jobqueue, QUEUES[queue][0])(**counts, **usual, **given)
     except (TypeError, ValueError) as error:
         raise ArgumentError(
-            f"--queue-option must be arguments of dask-jobqueue's {QUEUES[queue]}, but are {' '.join(options)} "
+            f"--queue-option must be arguments of dask-jobqueue's {QUEUES[queue][0]}, but are {' '.join(options)} "
             f"({one_line(error)}): correct them."
         ) from None
     cluster.adapt(minimum_jobs=workers, maximum_jobs=workers)
