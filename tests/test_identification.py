@@ -680,6 +680,58 @@ def test_each_output_counts():
     assert "does not depend on labels" not in exchanged.description
 
 
+def test_mixtures_weigh_outputs_alike():
+    """Errors of the second output, a hundred times as large as the first, would make both weights a half."""
+    family = LinearRegression(n_context=12, d_in=3, d_out=2, noise=0.3)
+    ridge, mean = learners.LeastSquares(0.5), learners.Mean()
+
+    def two(share, error=0.0):
+        def answer(context, xq):
+            first = share * ridge(context, xq) + (1 - share) * mean(context, xq)
+            return torch.cat([first[..., :1], 100 * (1 + error) * ridge(context, xq)[..., 1:]], -1)
+
+        return answer
+
+    some = [Candidate("ridge", lambda: two(1, 0.05)), Candidate("mean", lambda: two(0, -0.05), family="averages")]
+    weights = {part.candidate: part.weight.value for part in identify(two(0.7), family, some).mixture.parts}
+    assert weights == pytest.approx({"ridge": 0.7, "mean": 0.3}, abs=0.01)
+
+
+def test_further_candidates_are_compared_once_rare_tasks_are_seen():
+    """One query in 2,000 has another sign, which no test task shows but one of the further tasks does."""
+
+    def turns(context, xq):
+        return torch.where((xq[..., :1] - 0.5).abs() < 5e-4, -1.0, 1.0) * _ridge(context, xq)
+
+    some = [Candidate("ridge", lambda: _ridge), Candidate("turns", lambda: turns, costly=True)]
+    assert identify(turns, FAMILY, some[:1], budget=2_800).standing.kind == "runs"
+    assert identify(turns, FAMILY, some[:1]).standing.kind == "approximates"
+    assert identify(turns, FAMILY, some).names == ("turns",)
+
+
+def test_further_tasks_have_their_own_noise():
+    """With much noise no candidate is named on the first tasks, so that none is tested on further ones."""
+
+    def noisy(size):
+        draw = stream(0, "noise")
+        return lambda context, xq: _ridge(context, xq) + size * torch.randn(xq[..., :1].shape, generator=draw).to(xq)
+
+    found, unnamed = (identify(noisy(size), FAMILY, [Candidate("ridge", lambda: _ridge)]) for size in (0.05, 0.5))
+    assert found.names == ("ridge",)
+    assert unnamed.names == ()
+    assert found.asked == unnamed.asked + 2 * 2_000
+
+
+def test_one_noisy_task_does_not_hide_another_difference():
+    noise = torch.zeros(100)
+    noise[0] = 4.0
+    raw = noise.clone()
+    raw[1] = 1.0
+    upper = difference(raw, noise, 0.01, by_bets=False).high
+    raw[1] = 0.0
+    assert difference(raw, noise, 0.01, by_bets=False).high < 1e-6 < 0.04 < upper - 0.02
+
+
 def test_few_neighbours_small_predictions_and_silence():
     def five(context, xq):
         return learners.NearestNeighbours(min(5, context.x.shape[-2]))(context, xq)

@@ -1,8 +1,11 @@
 """A study in a user's own file runs, resumes, and stands in the ledger as mesascope's own do."""
 
 import dataclasses
+import importlib
 import json
 import shutil
+import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +14,7 @@ import tiny_study
 import torch
 from uncertainties import ufloat
 
-from mesascope import tasks
+from mesascope import nets, records, tasks
 from mesascope.cli import main
 from mesascope.errors import ArgumentError, ArgumentTypeError, RunDirectoryError
 from mesascope.evidence import Verdicts
@@ -148,6 +151,22 @@ def test_a_file_edited_within_a_second_is_read_again(tmp_path):
     assert not (tmp_path / "__pycache__").exists()
 
 
+def test_a_file_that_the_program_has_imported_is_not_run_again(tmp_path, monkeypatch):
+    """A file that is imported under two names, one after an edit, may register its classes twice."""
+    file, text = tmp_path / "own_registered.py", "from mesascope.records import register\n\n"
+    text += "@register('learner', 'own-registered')\nclass Own:\n    pass\n"
+    monkeypatch.syspath_prepend(tmp_path)
+    try:
+        for edit in ("", "# edited\n"):
+            file.write_text(text + edit)
+            first = from_file(f"{file}:Own")
+        own = importlib.import_module("own_registered").Own
+        assert own is not first
+        assert from_file(f"{file}:Own") is own is registered("learner")["own-registered"]
+    finally:
+        del records._REGISTRY["learner"]["own-registered"], sys.modules["own_registered"]
+
+
 def test_an_own_study_has_a_name_of_its_own(study_file, capsys):
     study_file.write_text(study_file.read_text().replace('name="my_study"', 'name="one-step"'))
     assert main(["run", f"{study_file}:STUDY"]) == 2
@@ -280,6 +299,28 @@ def test_a_changed_file_is_told_on_resuming(study_file, monkeypatch, capsys):
     capsys.readouterr()
     assert main(["run", spec, "--resume", "killed"]) == 0
     assert f"{study_file} has changed since the run began: trainings that are finished" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("numbers", "said"),
+    [
+        (lambda net: {"loss": torch.ones(())}, ""),
+        (lambda net: {"loss": np.float32(np.nan)}, ""),
+        (lambda net: {"loss": torch.ones(2)}, r"watch\(network\) must contain numbers, but is tensor"),
+        (lambda net: {"loss": "small"}, r"watch\(network\) must contain numbers, but is 'small'"),
+        (lambda net: 0.5, r"watch\(network\) must be of type Mapping, but is 0.5 \(float\)"),
+    ],
+)
+def test_a_watch_returns_numbers(tmp_path, numbers, said):
+    config = nets.InContextRegressorConfig(nets.TransformerConfig(width=4, init_scale=0.02))
+
+    def measure(lab, settings):
+        lab.train("layer", config, tasks.LinearRegression(n_context=4, d_in=3), settings.training, watch=numbers)
+
+    study = dataclasses.replace(tiny_study.STUDY, measure=measure, claims=(), figures=())
+    run = new_run(study, "quick", out=tmp_path / "watched")
+    with pytest.raises((ArgumentError, ArgumentTypeError), match=said) if said else nullcontext():
+        run_study(study, tiny_study.Settings(), run)
 
 
 def test_names_are_new_and_name_no_other_folder(tmp_path):

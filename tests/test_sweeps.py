@@ -89,7 +89,7 @@ def sweeping(*arguments, **options):
 def test_a_sweep_does_not_write_into_a_run(functions, tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "config.json").write_text("{}")
-    with pytest.raises(ArgumentError, match="out must be the folder of a sweep, but is 'run, that of a run'"):
+    with pytest.raises(ArgumentError, match="out must not be the folder of a run, but is 'run'"):
         Sweep(functions, seeds="0:2", out="run").run()
 
 

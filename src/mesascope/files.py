@@ -30,9 +30,11 @@ def replacing(path: Path, suffix: str = "aside") -> Iterator[Path]:
     try:
         yield aside
         os.replace(aside, path)
-    except BaseException:
+    except BaseException as error:
         with contextlib.suppress(OSError):
             aside.unlink()
+        if isinstance(error, OSError) and error.filename == str(aside):
+            error.filename = str(path)
         raise
 
 

@@ -17,6 +17,9 @@ from mesascope.errors import ArgumentError, MesascopeError, one_line, require_ch
 
 __all__ = ["from_file", "in_file", "module_of"]
 
+# Beginning of the names of modules that `module_of` imports.
+_PREFIX = "_mesascope_"
+
 
 def in_file(spec: str) -> bool:
     """True for ``path.py:NAME`` and for ``path.py``.
@@ -53,12 +56,16 @@ def from_file(spec: str, kind: type = object) -> Any:
 def module_of(path: Path) -> ModuleType:
     """Import a Python file as a module; run it again only if it was edited. It can import from its folder.
 
+    If the program has imported the file itself, that module is returned: each class then exists once.
+
     Raises:
         ArgumentError: the file raises an error (but a MesascopeError is raised unchanged).
         OSError: the file cannot be read.
     """
     file = path.expanduser().resolve()
-    own = f"_mesascope_{hashlib.sha256(os.fsencode(file) + file.read_bytes()).hexdigest()[:16]}"
+    if imported := _imported(file):
+        return imported
+    own = f"{_PREFIX}{hashlib.sha256(os.fsencode(file) + file.read_bytes()).hexdigest()[:16]}"
     if own in sys.modules:
         return sys.modules[own]
     loader = _Loader(own, str(file))
@@ -79,6 +86,15 @@ def module_of(path: Path) -> ModuleType:
             f"{file} must run, but raises {type(error).__name__}{where} ({one_line(error)}): correct it."
         ) from error
     return module
+
+
+def _imported(file: Path) -> ModuleType | None:
+    """Module that the program has imported from a file, or run as its script."""
+    for name, module in [*sys.modules.items()]:
+        own = Path(getattr(module, "__file__", None) or "")
+        if own.name == file.name and not name.startswith(_PREFIX) and own.resolve() == file:
+            return module
+    return None
 
 
 class _Loader(importlib.machinery.SourceFileLoader):

@@ -13,6 +13,7 @@ import functools
 import importlib
 import inspect
 import pkgutil
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType, ModuleType, UnionType
 from typing import Any, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -84,7 +85,7 @@ def register(kind: str, name: str, **facts: Any) -> Callable[[_T], _T]:
     def put(target: _T) -> _T:
         entries = _REGISTRY.setdefault(kind, {})
         held = entries.get(name)
-        if held is not None and "file" not in held.facts and _place(held.target) != _place(target):
+        if held is not None and "file" not in held.facts and _source(held.target) != _source(target):
             raise ArgumentError(
                 f"name must be free, but {kind} {name!r} is {_place(held.target)} already: choose another name."
             )
@@ -279,6 +280,13 @@ def _import_all(package: str) -> None:
         study = getattr(importlib.import_module(module.name), "STUDY", None)
         if study is not None:
             register("study", study.name)(study)
+
+
+def _source(target: object) -> tuple[str, str]:
+    """File (or module) and name of an object's definition; equal if a file is imported again, under any name."""
+    module = getattr(target, "__module__", "?")
+    file = getattr(sys.modules.get(module), "__file__", None) or module
+    return file, getattr(target, "__qualname__", repr(target))
 
 
 def _place(target: object) -> str:

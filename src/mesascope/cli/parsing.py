@@ -24,6 +24,11 @@ from mesascope.cli.verify import Verify
 from mesascope.errors import ArgumentError, MesascopeError
 from mesascope.records import registered
 
+# Tyro's message for a value that is no number.
+_NO_NUMBER = (
+    r"error parsing (\S+): (invalid literal for int\(\) with base 10|could not convert string to float): ('.*')"
+)
+
 
 def parsed(arguments: list[str]) -> Callable[[], int | None]:
     """Parse the arguments into a command that can be called.
@@ -64,6 +69,8 @@ def _sentence(box: str, settings: Collection[str] = ()) -> str:
 
     >>> _sentence("╭─ Error ─╮\\n│ Unrecognized options: --sed │\\n│ ─── │\\n│ Perhaps you meant: │\\n│ --seed INT │")
     'unrecognized options: --sed; perhaps you meant --seed INT.'
+    >>> _sentence("╭─ Error ─╮\\n│ Error parsing --seeds: invalid literal for int() with base 10: 'two' │")
+    "--seeds must be a whole number, but is 'two': correct it."
     """
     parts: list[list[str]] = [[]]
     for line in box.splitlines()[1:]:  # below the title
@@ -73,6 +80,9 @@ def _sentence(box: str, settings: Collection[str] = ()) -> str:
         else:
             parts[-1].append(text)
     first, *others = [part for part in parts if part]
+    if number := re.fullmatch(_NO_NUMBER, " ".join(first), re.IGNORECASE):
+        flag, why, value = number.groups()
+        return f"{flag} must be a {'whole ' if 'int' in why else ''}number, but is {value}: correct it."
     sentences = [re.sub(r"\. E", ": e", " ".join(first))]
     for head, *rest in others:
         if head.startswith("Perhaps you meant"):

@@ -11,12 +11,12 @@ from typing import NamedTuple
 import torch
 
 from mesascope.errors import require_number
-from mesascope.identification.answering import answer, answers, bounded, size, squared_differences
+from mesascope.identification.answering import answer, size, squared_differences
 from mesascope.identification.candidate import Candidate
 from mesascope.identification.conditions import OWN
 from mesascope.identification.fitting import KEPT, fits
 from mesascope.identification.residuals import Fit
-from mesascope.identification.seen import Seen
+from mesascope.identification.seen import Answered, Seen
 from mesascope.identification.verdict import (
     ENOUGH,
     EXACT,
@@ -30,7 +30,7 @@ from mesascope.identification.verdict import (
 )
 from mesascope.measurement import Measurement
 from mesascope.shapes import Float, Tensor
-from mesascope.tasks import Episode, Learner
+from mesascope.tasks import Episode
 
 # Number of tasks for the first comparison.
 _SCREEN = 16
@@ -38,8 +38,6 @@ _SCREEN = 16
 _FEW = 8
 # Divisor of the error rate for each interim look.
 _LOOKS = 10
-# Number of tasks that `confirmed` asks for in one call.
-_ASKED = 100
 # Maximum rounding error, relative to the resolution.
 _HALF = 0.5 + 1e-6
 # Variance of rounding, relative to that of answers, above which no candidate is named for being near.
@@ -183,104 +181,77 @@ def _on_fitted(candidate: Candidate, fitted: Fit, tasks: Episode, seen: Seen, le
     answered = seen.fit[OWN][: len(tasks.xq)]
     own = size(tasks, answered)
     noise = torch.full_like(own[:, 0], float(seen.noise[OWN].mean()))
-    return _less_noise(candidate, fitted, tasks, _Answered(answered, own, noise, seen.resolution), levels)
+    return _less_noise(candidate, fitted, Answered(tasks, answered, own, noise), seen.resolution, levels)
 
 
 def _tested(
     candidate: Candidate, fitted: Fit, seen: Seen, name: str, levels: Levels, most: int | None = None
 ) -> Measured:
     """Difference under one condition, on at most ``most`` held-out tasks."""
-    most = most or _most(candidate, len(seen.size[name]))
-    tested, size, noise = (part[name][:most] for part in (seen.test, seen.size, seen.noise))
-    answered = _Answered(tested, size, noise, seen.resolution)
-    return _less_noise(candidate, fitted, seen.tasks["test"][name].part(0, most), answered, levels)
+    answered = seen.tested(name, most or _most(candidate, len(seen.size[name])))
+    return _less_noise(candidate, fitted, answered, seen.resolution, levels)
 
 
-class _Answered(NamedTuple):
-    """Answers of the learner, with their variance and noise by task, and their resolution."""
-
-    answer: Float[Tensor, "tasks m dy"]
-    size: Float[Tensor, "tasks dy"]
-    noise: Float[Tensor, " tasks"]
-    resolution: float
-
-
-def _less_noise(candidate: Candidate, fitted: Fit, tasks: Episode, answered: _Answered, levels: Levels) -> Measured:
+def _less_noise(candidate: Candidate, fitted: Fit, asked: Answered, resolution: float, levels: Levels) -> Measured:
     """Difference minus the noise of the learner and, for a random candidate, of the candidate.
 
-    If the learner rounds its answers, and all of them equal the rounded predictions, the upper bound is 0. The noise of
-    a random candidate is subtracted twice if the learner's answers hardly vary between calls: the learner may be one
-    fixed draw of this algorithm. A negative mean shows that the learner is nearer to the candidate's mean than another
-    draw is. The difference is then the absolute value of this mean.
+    If the learner rounds its answers, and all of them equal the rounded predictions, the upper bound is 0; if not all
+    do and the rounding is coarse, it is infinite. The noise of a random candidate is subtracted twice if the learner's
+    answers hardly vary between calls: the learner may be one fixed draw of this algorithm. A negative mean shows that
+    the learner is nearer to the candidate's mean than another draw is. The difference is then the absolute value of
+    this mean.
     """
-    seen, size, noise, resolution = answered
+    tasks, answered, size, noise = asked
     predicted = answer(fitted.learner, tasks)
     if predicted is None:
         values = torch.full_like(noise, FARTHEST)
         return Measured(Difference(Measurement(FARTHEST, 0.0, len(size)), FARTHEST, FARTHEST), values, values)
-    raw = squared_differences(seen, predicted, size)
-    left = raw - noise
+    raw = squared_differences(answered, predicted, size)
+    left = values = raw - noise
     found = difference(raw, noise, levels.out, levels.naming)
-    if resolution and bool(((seen - predicted).abs() <= _HALF * resolution).all()):
+    if resolution and bool(((answered - predicted).abs() <= _HALF * resolution).all()):
         return Measured(Difference(found.mean, min(found.low, 0.0), 0.0), left, left)
-    if float((resolution**2 / 12 / size).mean()) > _COARSE:  # rounding is then no noise with this variance
-        return Measured(Difference(found.mean, found.low, math.inf), left, left)
-    if candidate.draws is None or found.high < levels.tolerance:
-        return Measured(found, left, left)
-    other = answer(candidate.draws(seed=1, **fitted.parameters), tasks)
-    assert other is not None  # the draw with the candidate's own seed has answered
-    own = squared_differences(other, predicted, size) / 2
-    noise = noise + own * (2 if noise.mean() < own.mean() / 2 else 1)
-    found = difference(raw, noise, levels.out, levels.naming)
-    if found.mean.value < 0:
-        mean, reach = Measurement(-found.mean.value, found.mean.stderr, found.mean.n), found.high - found.mean.value
-        found = Difference(mean, mean.value - reach, mean.value + reach)
-    return Measured(found, (raw - noise).abs(), left)
+    coarse = float((resolution**2 / 12 / size).mean()) > _COARSE
+    if candidate.draws and (coarse or found.high >= levels.tolerance):
+        other = answer(candidate.draws(seed=1, **fitted.parameters), tasks)
+        assert other is not None  # the draw with the candidate's own seed has answered
+        own = squared_differences(other, predicted, size) / 2
+        noise = noise + own * (2 if noise.mean() < own.mean() / 2 else 1)
+        found, values = difference(raw, noise, levels.out, levels.naming), (raw - noise).abs()
+        if found.mean.value < 0:
+            mean, reach = Measurement(-found.mean.value, found.mean.stderr, found.mean.n), found.high - found.mean.value
+            found = Difference(mean, mean.value - reach, mean.value + reach)
+    if coarse:  # rounding is then no noise with this variance
+        found = Difference(found.mean, found.low, math.inf)
+    return Measured(found, values, left)
 
 
-def confirmed(
-    found: Sequence[Compared], learner: Learner, more: Callable[[], Episode], seen: Seen, levels: Levels
-) -> list[Compared]:
-    """Measure the differences of named candidates on the family's own tasks again, on ``more`` of these tasks.
+def confirmed(found: Sequence[Compared], further: Callable[[], Answered], seen: Seen, levels: Levels) -> list[Compared]:
+    """Measure the differences of named candidates on the family's own tasks again, on ``further`` of these tasks.
 
     Rare tasks on which a learner is another algorithm are then seen. Costly candidates are not measured again, and none
     is if the learner answers fewer than `ENOUGH` of these tasks.
     """
-    rows, tasks = {one.row.candidate: one for one in found}, None
-    left = {name for name, one in rows.items() if not one.candidate.costly}
+    rows = {one.row.candidate: one for one in found}
+    few = len(seen.test[OWN])
+    left = {name for name, one in rows.items() if not one.candidate.costly and one.row.own_difference.mean.n <= few}
     while names := [
         name for name in standing([one.row for one in rows.values()], levels.tolerance).names if name in left
     ]:
-        tasks = tasks or _answered(learner, more(), seen)
-        if len(tasks[1].noise) < ENOUGH:
+        if len(further().noise) < ENOUGH:
             break
         for name in names:
             left.remove(name)
-            rows[name] = _confirmed(rows[name], *tasks, levels._replace(out=levels.out / _LOOKS))
+            rows[name] = _confirmed(rows[name], further(), seen.resolution, levels._replace(out=levels.out / _LOOKS))
     return list(rows.values())
 
 
-def _answered(learner: Learner, tasks: Episode, seen: Seen) -> tuple[Episode, _Answered]:
-    """Tasks that the learner answers, with its answers; their noise is that of the tasks seen before."""
-    own = tasks.to(seen.dtype)
-    parts = [own.part(start, start + _ASKED) for start in range(0, len(own.xq), _ASKED)]
-    found = [answers(learner, {OWN: part}, partly=True).get(OWN, torch.full_like(part.yq, torch.nan)) for part in parts]
-    answered = torch.cat([one.double() for one in found])
-    kept = bounded(answered)
-    own = own.to(torch.float64).map(lambda one: one[kept])
-    sizes = size(own, answered[kept])
-    noise = torch.full_like(sizes[:, 0], float(seen.noise[OWN].mean()))
-    return own, _Answered(answered[kept], sizes, noise, seen.resolution)
-
-
-def _confirmed(one: Compared, tasks: Episode, answered: _Answered, levels: Levels) -> Compared:
-    row = dataclasses.replace(
-        one.row, own_difference=_less_noise(one.candidate, one.own, tasks, answered, levels).difference
+def _confirmed(one: Compared, further: Answered, resolution: float, levels: Levels) -> Compared:
+    own, fitted = (
+        _less_noise(one.candidate, fit, further, resolution, levels).difference for fit in (one.own, one.fitted)
     )
-    if not row.screened:
-        again = _less_noise(one.candidate, one.fitted, tasks, answered, levels).difference
-        row = dataclasses.replace(row, differences={**row.differences, OWN: again})
-    return dataclasses.replace(one, row=row)
+    differences = one.row.differences if one.row.screened else {**one.row.differences, OWN: fitted}
+    return dataclasses.replace(one, row=dataclasses.replace(one.row, own_difference=own, differences=differences))
 
 
 def ruled_out_by_draws(found: Sequence[Compared], seen: Seen, levels: Levels) -> list[Compared]:

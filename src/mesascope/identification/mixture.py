@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from mesascope.identification.answering import answer, squared_differences, variances
+from mesascope.identification.answering import answer, squared_differences
 from mesascope.identification.candidate import Candidate
 from mesascope.identification.comparing import Compared
 from mesascope.identification.conditions import OWN
@@ -25,8 +25,8 @@ from mesascope.tasks import Episode
 
 # Maximum relative increase of the loss when a part is removed, and minimum weight of a part.
 _RISE, _LEAST = 0.15, 0.02
-# Smallest divisor.
-_TINY = 1e-150
+# Smallest divisor, and smallest scale of an output relative to the largest one.
+_TINY, _SMALLEST = 1e-150, 1e-6
 # Maximum number of rounds of refitting, and minimum relative decrease of the loss per round.
 _ROUNDS, _GAIN = 20, 0.01
 
@@ -85,14 +85,13 @@ def mixture(nearest: Sequence[Compared], seen: Seen) -> Mixture | None:
     members = [member for one in nearest if (member := _member(one.candidate, one.own, tasks))]
     if not members:
         return None
-    exact = EXACT * float(variances(tasks, target).mean())
     parts = members[:1]
-    if _mixed(parts, target).loss > exact:
+    if _mixed(parts, target).loss > EXACT:
         parts = _refitted(members, tasks, target)
     while len(parts) > 1:
         fewer = min(itertools.combinations(parts, len(parts) - 1), key=lambda some: _mixed(some, target).loss)
         fewer = _refitted(fewer, tasks, target)
-        if _mixed(fewer, target).loss > (1 + _RISE) * max(_mixed(parts, target).loss, exact):
+        if _mixed(fewer, target).loss > (1 + _RISE) * max(_mixed(parts, target).loss, EXACT):
             break
         parts = fewer
     found = _tested(parts, members[0], seen) if len(parts) > 1 else None
@@ -123,7 +122,7 @@ def _refitted(parts: Sequence[_Member], tasks: Episode, target: Tensor) -> list[
 
 def _tested(parts: Sequence[_Member], alone: _Member, seen: Seen) -> Mixture | None:
     """Test a mixture on held-out tasks."""
-    residuals = _residuals(parts, seen.fit[OWN])
+    residuals = _residuals(parts, seen.fit[OWN]) / _scale(seen.fit[OWN])
     n, weights = len(residuals), _weights(residuals)
     left_out = torch.stack([_weights(residuals[torch.arange(n) != task]) for task in range(n)])
     errors = ((n - 1) * (left_out - left_out.mean(0)).square().mean(0)).sqrt()
@@ -146,7 +145,7 @@ def _tested(parts: Sequence[_Member], alone: _Member, seen: Seen) -> Mixture | N
 
 
 class _Mixed(NamedTuple):
-    """Best weights of the parts, the residual of the mixture, and its mean square."""
+    """Best weights of the parts, the residual of the mixture, and its mean square over the variance of each output."""
 
     weights: Float[Tensor, " parts"]
     left: Float[Tensor, "tasks m dy"]
@@ -155,9 +154,16 @@ class _Mixed(NamedTuple):
 
 def _mixed(parts: Sequence[_Member], target: Float[Tensor, "tasks m dy"]) -> _Mixed:
     residuals = _residuals(parts, target)
-    weights = _weights(residuals)
+    scale = _scale(target)
+    weights = _weights(residuals / scale)
     left = residuals @ weights
-    return _Mixed(weights, left, float(left.square().mean()))
+    return _Mixed(weights, left, float((left / scale[:, 0]).square().mean()))
+
+
+def _scale(target: Float[Tensor, "tasks m dy"]) -> Float[Tensor, "dy 1"]:
+    """Standard deviation of each output, so that all outputs count alike."""
+    found = target.flatten(0, 1).std(0, correction=0)
+    return found.clamp_min(_SMALLEST * float(found.max())).clamp_min(_TINY)[:, None]
 
 
 def _residuals(parts: Sequence[_Member], target: Float[Tensor, "tasks m dy"]) -> Float[Tensor, "tasks m dy parts"]:

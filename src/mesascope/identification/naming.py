@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from time import monotonic
@@ -32,7 +33,7 @@ from mesascope.identification.conditions import OWN, SHUFFLED, battery
 from mesascope.identification.estimating import Estimate, estimated
 from mesascope.identification.likeness import Likeness, apart, likeness
 from mesascope.identification.mixture import mixture
-from mesascope.identification.seen import LEAST, Placed, Seen, placed
+from mesascope.identification.seen import LEAST, Answered, Placed, Seen, placed
 from mesascope.identification.verdict import ENOUGH, EXACT, FARTHEST
 from mesascope.lenses.needs import require_access
 from mesascope.measurement import Measurement
@@ -95,7 +96,8 @@ def identify(
             candidates are compared only if the learner runs no other.
         budget: maximum number of the learner's predictions. The default is 1,200 for a scikit-learn estimator. For
             other learners, it is 100 tasks per condition for the fit and 100 for the test; named candidates are then
-            tested on 2,000 more of the family's own tasks, unless the learner is a language model.
+            tested on 2,000 more of the family's own tasks, unless the learner is a language model. Tasks for the test
+            are asked twice if the learner has noise or is in single precision.
         seed: random seed of the tasks.
         tolerance: maximum squared difference of an approximation, relative to the variance of predictions.
         level: error rate, both for ruling out the true algorithm and for naming a false one.
@@ -129,7 +131,7 @@ def identify(
     name, own = name or display_name(learner), placed(learner, device)
     again = _further(learner, size, budget)
     if estimate:
-        most = _tried(size) + few * watching + count * queries(size) + again * size[OWN].xq.shape[-2]
+        most = _tried(size) + few * watching + count * queries(size) + 2 * again * size[OWN].xq.shape[-2]
         return estimated(own, family, chosen, most, name, seed)
     counts = {"fit": count, "test": count} | ({"watch": few} if few else {})
     tasks = {part: battery(family, number, seed, part) for part, number in counts.items()}
@@ -168,8 +170,8 @@ def identified(
     """
     asked = own.asked
     seen = Seen(own, tasks, seed)
-    tried = _all(chosen, seen, levels, name, most, in_forms)
-    tried = confirmed(tried, own, more, seen, levels) if more else tried
+    further = functools.cache(lambda: seen.further(own, more())) if more else None
+    tried = _all(chosen, seen, levels, name, most, in_forms, further)
     silent = _silent(tried, seen)
     found = in_order([one for one in tried if one.row.candidate not in silent], levels.tolerance)
     first, *others = found
@@ -219,11 +221,13 @@ def _silent(tried: Sequence[Compared], seen: Seen) -> dict[str, str]:
 
 
 def _all(
-    chosen: Sequence[Candidate], seen: Seen, levels: Levels, name: str, most: int | None, in_forms: bool
-) -> list[Compared]:
+    chosen: Sequence[Candidate], seen: Seen, levels: Levels, name: str, most: int | None, in_forms: bool,
+    further: Callable[[], Answered] | None,
+) -> list[Compared]:  # fmt: skip
     """Compare all candidates; clipped, label-copying and costly candidates only if the learner runs no other.
 
-    After the first comparison of all cheap candidates, the nearest families are printed if some seconds have passed.
+    Named candidates are `confirmed` on ``further`` tasks before these are compared. After the first comparison of all
+    cheap candidates, the nearest families are printed if some seconds have passed.
     """
     begun, announced = monotonic(), most is not None
     cheap, costly = ([one for one in chosen if one.costly == which] for which in (False, True))
@@ -235,8 +239,10 @@ def _all(
             announced = True
             tell(f"a first look: {like(name, shares([*looks.values()]))}")
         found.append(next(comparisons[one.name], looks[one.name]))
+    confirm = functools.partial(confirmed, further=further, seen=seen, levels=levels) if further else list
+    found = confirm(found)
     if in_forms and not any(one.row.within(EXACT) for one in found):
-        found += [compare(one, seen, levels) for one in wrapped(found, seen)]
+        found = confirm([*found, *(compare(one, seen, levels) for one in wrapped(found, seen))])
     for one in tracked(costly, "costly candidates, as the learner runs no other"):
         if any(one.row.within(EXACT) for one in found):
             break

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -11,7 +11,7 @@ from torch import nn
 from mesascope.adapters.calls import UnusableModelError
 from mesascope.adapters.text import REASONS, TextLearner
 from mesascope.errors import ArgumentError, MesascopeError, require_double
-from mesascope.identification.answering import LARGEST, Answers, answers, bounded, sizes
+from mesascope.identification.answering import LARGEST, Answers, answers, bounded, size, sizes
 from mesascope.identification.conditions import OWN
 from mesascope.identification.verdict import FARTHEST
 from mesascope.lenses.needs import predict_in_eval
@@ -23,6 +23,17 @@ from mesascope.tasks.calling import check_answer, label, predict
 
 # Minimum number of tasks per condition for a confidence interval.
 LEAST = 8
+# Number of further tasks in one call of the learner.
+_AT_ONCE = 100
+
+
+class Answered(NamedTuple):
+    """Predictions of a learner on tasks of one condition, with their variance and noise as in `Seen`."""
+
+    tasks: Episode
+    answer: Float[Tensor, "tasks m dy"]
+    size: Float[Tensor, "tasks dy"]
+    noise: Float[Tensor, " tasks"]
 
 
 class Seen:
@@ -48,20 +59,17 @@ class Seen:
         self.dtype = precision(learner, tasks["fit"][OWN].part(0, 1))
         read = getattr(learner, "as_written", lambda episode: episode)
         own = {part: {name: read(one.to(self.dtype)) for name, one in some.items()} for part, some in tasks.items()}
-        draw = stream(seed, "identify-rounding")
-        again = {
-            name: _rounded_otherwise(one, draw) if self.dtype == torch.float32 else one
-            for name, one in own["test"].items()
-        }
+        self._draw = stream(seed, "identify-rounding")
+        again = {name: self._again(one) for name, one in own["test"].items()}
         few = {name: one.part(0, LEAST) for name, one in again.items()}
         asking = iter(tracked((own["fit"], own["test"], few), "rounds of questions"))
         fitting = answers(learner, next(asking), partly=True)
         _require_answers(learner, fitting)  # before further calls, which may cost money
         first, second = (answers(learner, part, partly=True) for part in asking)
-        repeated = all(
+        self._repeats = self.dtype == torch.float64 and all(
             torch.allclose(one, first[name][: len(one)], rtol=0, atol=0, equal_nan=True) for name, one in second.items()
         )
-        second = first if self.dtype == torch.float64 and repeated else _continued(learner, second, again)
+        second = first if self._repeats else _continued(learner, second, again)
         self.tasks: dict[str, dict[str, Episode]] = {"fit": {}, "test": {}}
         self.fit: dict[str, Tensor] = {}
         self.test: dict[str, Tensor] = {}
@@ -81,13 +89,37 @@ class Seen:
             for part, mask in (("fit", fit), ("test", test)):
                 self.tasks[part][name] = own[part][name].to(torch.float64).map(lambda one, mask=mask: one[mask])
             self.fit[name], self.test[name] = fitting[name][fit], first[name][test]
-            differing = (first[name] - second[name])[test].square().mean(-2) / 2
-            self.noise[name] = differing + self.resolution**2 / 12
+            second[name] = second[name][test]
         if OWN not in self.test:
             _require_answers(learner, first, second)
         self.size = sizes(self.tasks["test"], self.test)
-        # Differences have the same maximum, so that noise and the difference from the true algorithm are equal in mean.
-        self.noise = {name: (one / self.size[name]).mean(-1).clamp_max(FARTHEST) for name, one in self.noise.items()}
+        self.noise = {name: self._noise(one, second[name], self.size[name]) for name, one in self.test.items()}
+
+    def tested(self, condition: str, most: int) -> Answered:
+        """At most ``most`` test tasks of a condition."""
+        parts = (self.test, self.size, self.noise)
+        return Answered(self.tasks["test"][condition].part(0, most), *(part[condition][:most] for part in parts))
+
+    def further(self, learner: Learner, tasks: Episode) -> Answered:
+        """Those of further tasks of the family that the learner answers, asked as the test tasks are."""
+        own = tasks.to(self.dtype)
+        first = _in_parts(learner, own)
+        second = first if self._repeats else _in_parts(learner, self._again(own))
+        kept = bounded(first, second)
+        own, first, second = own.to(torch.float64).map(lambda one: one[kept]), first[kept], second[kept]
+        divisors = size(own, first)
+        return Answered(own, first, divisors, self._noise(first, second, divisors))
+
+    def _again(self, tasks: Episode) -> Episode:
+        """Tasks for repeated predictions; perturbed by rounding in single precision."""
+        return _rounded_otherwise(tasks, self._draw) if self.dtype == torch.float32 else tasks
+
+    def _noise(
+        self, first: Float[Tensor, "tasks m dy"], second: Float[Tensor, "tasks m dy"], size: Float[Tensor, "tasks dy"]
+    ) -> Float[Tensor, " tasks"]:
+        """Noise by task; it has the maximum of differences, so that both are equal in mean for the true algorithm."""
+        varying = (first - second).square().mean(-2) / 2
+        return ((varying + self.resolution**2 / 12) / size).mean(-1).clamp_max(FARTHEST)
 
 
 def _require_answers(learner: Learner, *given: Answers) -> None:
@@ -110,6 +142,13 @@ def _continued(learner: Learner, few: Mapping[str, Tensor], tasks: Mapping[str, 
     left = {name: one.part(LEAST, None) for name, one in tasks.items() if name in few and len(one.xq) > LEAST}
     rest = answers(learner, left, partly=True)
     return {name: torch.cat([few[name], rest[name]]) for name in rest} if left else dict(few)
+
+
+def _in_parts(learner: Learner, tasks: Episode) -> Float[Tensor, "tasks m dy"]:
+    """Predictions in float64, `_AT_ONCE` tasks in a call; NaN where the learner raises."""
+    parts = [tasks.part(start, start + _AT_ONCE) for start in range(0, len(tasks.xq), _AT_ONCE)]
+    found = [answers(learner, {OWN: one}, partly=True).get(OWN, torch.full_like(one.yq, torch.nan)) for one in parts]
+    return torch.cat([one.double() for one in found])
 
 
 def precision(learner: Learner, task: Episode) -> torch.dtype:

@@ -168,9 +168,10 @@ def difference(
     bound, as the noise is itself an estimate.
 
     The upper bound is below the true mean with probability about ``naming`` (``level`` if None). It is Student's t
-    bound, plus the most that tasks not drawn can add if their differences are as large as the largest without noise:
-    with this probability, n draws miss a share 1 - naming^(1/n) of all tasks. Differences on few tasks are skewed, for
-    which Student's t alone is too low. It is infinite if there is no standard error.
+    bound, plus the most that tasks not drawn can add if their differences are as large as the largest without noise
+    (the largest excess of the sorted differences over the sorted noise): with this probability, n draws miss a share 1
+    - naming^(1/n) of all tasks. Differences on few tasks are skewed, for which Student's t alone is too low. It is
+    infinite if there is no standard error.
 
     Args:
         by_bets: use the betting bound; False if ``raw`` may be negative.
@@ -180,7 +181,7 @@ def difference(
     if math.isfinite(mean.stderr):
         low -= _quantile(level / 2, mean.n - 1) * mean.stderr
         rate = naming or level
-        largest = max(float(raw.max() - noise.max()), 0.0)
+        largest = max(float((raw.sort().values - noise.sort().values).max()), 0.0)
         high = mean.value + _quantile(rate, mean.n - 1) * mean.stderr + largest * (1 - rate ** (1 / mean.n))
     if by_bets:
         twice = 2 * float(noise.mean())

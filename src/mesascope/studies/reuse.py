@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mesascope.errors import RunDirectoryError
+from mesascope.errors import RunDirectoryError, refuse, require_instance
 from mesascope.records import updated
 from mesascope.runs import Run, open_run
 from mesascope.runs.checkpoints import TrainingCheckpoints, weights_hash
@@ -68,12 +68,21 @@ def logged_rows(
     name: str, step: int, seeds: Sequence[int], watches: Sequence[Watch], networks: Sequence[Any]
 ) -> list[dict[str, Any]]:
     """Rows of metrics at a step, one per network; None for numbers that are not finite."""
-    found = [look(network) for look, network in zip(watches, networks, strict=False)]
-    return [
-        {"training": name, "step": step, "seed": seed}
-        | {key: value if math.isfinite(value) else None for key, value in row.items()}
-        for seed, row in zip(seeds, found, strict=False)
-    ]
+    found = []
+    for seed, look, network in zip(seeds, watches, networks, strict=False):
+        row = look(network)
+        require_instance("watch(network)", row, Mapping, "return a number for each name")
+        numbers = {key: _number(value) for key, value in row.items()}
+        found.append({"training": name, "step": step, "seed": seed} | numbers)
+    return found
+
+
+def _number(value: Any) -> float | None:
+    try:
+        number = float(value)
+    except (TypeError, ValueError, RuntimeError):
+        refuse("watch(network)", "contain numbers", value, "return a number for each name")
+    return number if math.isfinite(number) else None
 
 
 def _same_there(run: Run, other: Run, checkpoints: TrainingCheckpoints, done: int) -> TrainingCheckpoints | None:

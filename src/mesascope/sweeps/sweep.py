@@ -123,7 +123,7 @@ class Sweep(Tabular):
 
         retries = require_count("retries", retries, least=0)
         if (self.out / "config.json").exists():
-            refuse("out", "be the folder of a sweep", f"{self.out}, that of a run", "pass another folder")
+            refuse("out", "not be the folder of a run", str(self.out), "pass another folder")
         self.out.mkdir(parents=True, exist_ok=True)
         with locked(self.out):
             self._save()
