@@ -52,6 +52,10 @@ def measured(settings, seed):
 
 def wrong(settings, seed):
     return {"error": float("nan")}
+
+
+def leaves(settings, seed):
+    raise SystemExit("no license")
 '''
 STUDY = f"{tiny_study.__file__}:STUDY"
 
@@ -186,6 +190,8 @@ def test_a_point_that_fails_is_tried_again_and_then_listed(functions, client):
     assert "Failed: size 3, seeds 0:1: it raises ValueError" in Path("fails/report.html").read_text()
     sweep = Sweep("own_functions.py:wrong", {"size": [2]}, out="nan").run(client, retries=0)
     assert "must return finite numbers by name" in next(iter(sweep.failed.values()))
+    with pytest.raises(ArgumentError, match=r"leaves must return, but calls sys\.exit\('no license'\): raise an error"):
+        in_this_process(Sweep("own_functions.py:leaves", {"size": [2]}, out="leaves"))
 
 
 def test_a_worker_that_dies_is_replaced_and_a_point_that_kills_workers_is_listed(functions, tmp_path, monkeypatch):

@@ -112,10 +112,13 @@ def _callable(task: str, found: Any) -> Callable[..., Any]:
 def run_point(record: Mapping[str, Any]) -> None:
     """Run or continue a point in its folder; judge and report a finished point again. Workers call this."""
     point, folder = Point(**record["point"]), Path(record["folder"])
-    task = load_task(point.task, point.place)
-    if callable(task):
-        return _run_function(point, task, folder)
-    return _run_study(point, task, folder)
+    try:
+        task = load_task(point.task, point.place)
+        if callable(task):
+            return _run_function(point, task, folder)
+        return _run_study(point, task, folder)
+    except SystemExit as stop:  # would end the worker
+        raise ArgumentError(f"{point.task} must return, but calls sys.exit({stop.code!r}): raise an error.") from None
 
 
 def _run_study(point: Point, study: Study, folder: Path) -> None:
