@@ -5,13 +5,15 @@ import copy
 import pytest
 import torch
 from examples import examples
+from torch import nn
 from torch.nn.functional import cross_entropy, linear
 
 from mesascope.data import images
-from mesascope.errors import ArgumentError, ArgumentTypeError
+from mesascope.errors import ArgumentError, ArgumentTypeError, MesascopeError
 from mesascope.meta import (
     GEM,
     MER,
+    ContinualBatch,
     ContinualState,
     ExperienceReplay,
     Gradient,
@@ -485,3 +487,59 @@ def test_tasks_of_a_stream_number_their_classes_anew():
 def test_wrong_arguments_are_refused(call, message):
     with pytest.raises(ArgumentError, match=message):
         call()
+
+
+class Doubled(nn.Linear):
+    def forward(self, x):
+        return 2 * super().forward(x)
+
+
+def _hooked(net):
+    net.layers[0].register_forward_hook(lambda module, inputs, output: output.tanh())
+
+
+def _hooked_whole(net):
+    net.register_forward_hook(lambda module, inputs, output: 3 * output)
+
+
+def _without_bias(net):
+    net.layers[0] = nn.Linear(6, 5, bias=False)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda net: None, _hooked, _hooked_whole, _without_bias,
+        lambda net: net.layers.__setitem__(1, nn.Sequential(nn.Linear(5, 3), nn.Softplus())),
+        lambda net: net.layers.__setitem__(1, Doubled(5, 3)),
+        lambda net: nn.utils.parametrizations.weight_norm(net.layers[0]),
+    ],
+)  # fmt: skip
+def test_changed_networks_learn_as_they_predict(change):
+    torch.manual_seed(0)
+    net, x, y = MLP([6, 5, 3]), torch.randn(1, 4, 6), torch.randint(0, 3, (1, 4))
+    change(net)
+    loss = cross_entropy(net(x[0]), y[0])
+    parameters = dict(net.named_parameters())
+    after = {name: one.detach() - 0.1 * found for (name, one), found in
+             zip(parameters.items(), torch.autograd.grad(loss, list(parameters.values())), strict=True)}  # fmt: skip
+    state = ContinualState([net], OnlineSGD(0.1), [0])
+    torch.testing.assert_close(state.update(ContinualBatch(x, y, 0))["loss"], loss.detach()[None])
+    for name, one in state.result()[0].named_parameters():
+        torch.testing.assert_close(one, after[name])
+
+
+def test_unused_parameters_and_wrong_seeds(unchecked):
+    class Unused(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.used, self.other = nn.Linear(6, 3), nn.Linear(2, 2)
+
+        def forward(self, x):
+            return self.used(x)
+
+    batch = ContinualBatch(torch.randn(1, 4, 6), torch.randint(0, 3, (1, 4)), 0)
+    assert ContinualState([Unused()], OnlineSGD(0.1), [0]).update(batch)["loss"].isfinite()
+    for seeds, said in ((0, "seeds must be of type Sequence"), (["a"], "a seed must be")):
+        with pytest.raises(MesascopeError, match=said):
+            ContinualState([Unused()], OnlineSGD(0.1), seeds)

@@ -522,3 +522,13 @@ def test_images_of_ones_own_that_are_no_images_are_refused(unchecked, tmp_path):
             FewShotArrays(*arguments, ways=2)
     with pytest.raises(ArgumentError, match="ways must be at most 2, the classes of these images, but is 3"):
         FewShotArrays(pixels, [0, 0, 0, 1, 1, 1], ways=3, queries=1)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32, np.float64])
+def test_own_arrays_are_copied(dtype):
+    pixels = np.zeros((20, 8, 8), dtype)
+    families = [
+        FewShotArrays(one, [0] * 10 + [1] * 10, ways=2, queries=1) for one in (pixels, torch.from_numpy(pixels))
+    ]
+    pixels[:] = 5
+    assert all(family.sample(1, stream(0, "own")).xq.max() == 0 for family in families)

@@ -979,3 +979,102 @@ def test_a_loss_that_cannot_adapt_a_copy_is_refused(unchecked):
     ):
         with pytest.raises(ArgumentError, match=sentence):
             task.adapt(loss)
+
+
+def test_heads_are_those_of_the_whole_model():
+    """Also if they are frozen or weight-normed."""
+    frozen = nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 3))
+    frozen[4].requires_grad_(False)
+    assert sorted(BOIL(0.1, 1).adapted(frozen)) == ["0.bias", "0.weight", "2.bias", "2.weight"]
+    with pytest.raises(ArgumentError, match="adapt must choose at least one parameter"):
+        ANIL(0.1, 1).adapted(frozen)
+    normed = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.utils.parametrizations.weight_norm(nn.Linear(5, 3)))
+    parts = [f"2.parametrizations.weight.original{part}" for part in (0, 1)]
+    assert sorted(ANIL(0.1, 1).adapted(normed)) == ["2.bias", *parts]
+    assert sorted(BOIL(0.1, 1).adapted(normed)) == ["0.bias", "0.weight"]
+    pull, masks = Shrinkage(0.1, 1), MTNet(0.1, 1)
+    for method in (pull, masks):
+        method.start(normed, stream(0, "init"))
+    assert sorted(pull.numbers) == ["0", "2"]
+    assert masks._weight_of("2.bias") == parts[1]
+
+
+def test_statistics_of_the_context_are_those_of_all_its_rows():
+    """A module may fold three tokens of each example into the rows that BatchNorm sees."""
+
+    class Folds(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm, self.out = nn.BatchNorm1d(2), nn.Linear(6, 2)
+
+        def forward(self, x):
+            return self.out(self.norm(x.reshape(-1, 2)).reshape(len(x), 6))
+
+    model, x, xq = Folds().double(), torch.randn(1, 5, 6).double(), torch.randn(1, 4, 6).double()
+    rows = x.reshape(-1, 2)
+    scaled = (xq.reshape(-1, 2) - rows.mean(0)) / (rows.var(0, correction=0) + 1e-5).sqrt()
+    found = MAML(0.1, 0, loss=mse_loss, batch_stats="support").predicted(model, Context(x, x[..., :2]), xq)
+    torch.testing.assert_close(found[0], model.out(scaled.reshape(4, 6)))
+
+
+@pytest.mark.parametrize("method", [MAML, Shrinkage])
+def test_steps_continue_from_adapted_parameters(method):
+    model, (context, *_) = network(), episode(1)
+    own = Context(*(one[0] for one in context))
+
+    def made(steps):
+        return method(0.1, steps, loss=mse_loss, **{"pull": 1.0} if method is Shrinkage else {})
+
+    whole, first = (made(steps).adapt(model, own) for steps in (3, 1))
+    for name, one in made(2).adapt(model, own, start=first).items():
+        torch.testing.assert_close(one, whole[name])
+
+
+def test_first_order_keeps_as_many_tensors_for_more_steps():
+    def kept(steps):
+        left, seen = [MetaLearner(network(), Shrinkage(0.1, steps, loss=mse_loss)).loss(episode()).grad_fn], set()
+        while left:
+            node = left.pop()
+            if node is not None and node not in seen:
+                seen.add(node)
+                left += [following for following, _ in node.next_functions]
+        return len(seen)
+
+    assert kept(12) == kept(3)
+
+
+def test_an_eval_learner_is_differentiated_if_the_task_requires_it():
+    learner, tasks = MetaLearner(network(), MAML(0.2, 1, loss=mse_loss)).eval(), episode()
+    assert not learner(tasks.context, tasks.xq).requires_grad
+    xq = tasks.xq.clone().requires_grad_()
+    (found,) = torch.autograd.grad(learner(tasks.context, xq).sum(), xq)
+    assert found.abs().max() > 0
+
+
+@pytest.mark.parametrize("method", [MetaCurvature, MTNet])
+def test_sparsity_sees_matrices_whose_rows_sum_to_0(method):
+    learner = MetaLearner(nn.Linear(2, 2, bias=False), method(0.1, 1, loss=mse_loss))
+    for name, one in learner.method.numbers.items():
+        if one.ndim > 1:
+            one.data = torch.tensor([[1.0, -1.0], [-1.0, 1.0]])
+        elif name.endswith("odds"):
+            one.data += 100
+    assert learner.sparsity_by_parameter()["weight"] == 0
+
+
+def test_cross_entropy_needs_classes(unchecked):
+    class Single(nn.Linear):
+        def forward(self, x):
+            return super().forward(x)[..., 0]
+
+    with pytest.raises(ArgumentError, match="loss must not be cross_entropy for a single target"):
+        MAML(0.1, 1).adapt(Single(3, 1), Context(torch.randn(6, 3), torch.randn(6)))
+
+
+def test_losses_of_inference_tensors_and_of_no_task(unchecked):
+    learner = MetaLearner(nn.Linear(3, 1), MAML(0.1, 1, loss=mse_loss))
+    with torch.inference_mode():
+        drawn = episode(dtype=torch.float32)
+    torch.testing.assert_close(learner.loss(drawn), learner.loss(episode(dtype=torch.float32)))
+    with pytest.raises(ArgumentError, match="episode must have at least one task"):
+        learner.loss(episode(0, dtype=torch.float32))

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from examples import examples
+from torch.nn.functional import mse_loss
 
 from mesascope.errors import ArgumentError, ArgumentTypeError, NumericalError
 from mesascope.meta import BayesianDescent, BayesianDescentState, ContinualMAML, MetaLearnerConfig, OnlineDescent
@@ -334,3 +335,20 @@ def test_indices_are_classes_and_batches_that_cannot_be_learned_are_refused(name
         METHODS[name]().state(0, start={"other": x})
     with pytest.raises(ArgumentError, match="device must be one that torch can use here"):
         METHODS[name]().state(0, device="nowhere")
+
+
+def test_continual_maml_is_judged_by_the_loss_of_its_learner():
+    batch = STREAM.stream(1, 0)(0)
+    config = MetaLearnerConfig(NET, "maml", loss="mean-squares")
+    state = ContinualMAML(config).state(0)
+    expected = mse_loss(state._scores({}, batch.x), batch.y)
+    assert state.update(batch)["loss"] == pytest.approx(float(expected))
+
+
+def test_networks_and_starts_that_cannot_learn_are_refused(unchecked):
+    with pytest.raises(ArgumentError, match="net must not be a meta-learner, which needs contexts"):
+        OnlineDescent(MetaLearnerConfig(NET))
+    with pytest.raises(ArgumentTypeError, match="start must be of type Mapping"):
+        OnlineDescent(NET).state(0, start="a")
+    with pytest.raises(ArgumentError, match="network must have parameters that require gradients"):
+        BayesianDescentState(NET.build(stream(0, "init")).requires_grad_(False), BayesianDescent(NET))

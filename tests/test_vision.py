@@ -33,10 +33,15 @@ def test_the_convnet_of_the_paper_has_its_number_of_parameters():
     assert sum(one.numel() for one in ConvNet4(64, 3, 84, 5).parameters()) == 121_093
 
 
-@pytest.mark.parametrize("shape", [(2, 1, 27, 28), (2, 783), (784,)])
+@pytest.mark.parametrize("shape", [(2, 1, 27, 28), (2, 28, 28, 1), (2, 783), (784,)])
 def test_images_of_another_size_are_refused(shape):
     with pytest.raises(ArgumentError, match=r"images must have shape \(n, 1, 28, 28\), but is"):
         ConvNet4(4)(torch.zeros(shape))
+
+
+def test_bytes_are_refused(unchecked):
+    with pytest.raises(ArgumentError, match="images must be floats"):
+        ConvNet4(4)(torch.zeros(2, 784, dtype=torch.uint8))
 
 
 def test_resnet12_is_three_convolutions_beside_one_of_a_pixel_four_times():

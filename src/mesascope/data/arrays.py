@@ -100,11 +100,11 @@ def _pairs(dataset: Any) -> tuple[list[Any], list[Any]]:
 def _pixels(found: Any) -> Tensor:
     """Tensor ``(n, channels, size, size)`` of an array, a tensor, or a sequence of them or of pictures of Pillow."""
     if isinstance(found, Tensor):
-        pixels = found.detach()
+        pixels = found.detach().clone()
     else:
         try:
             whole = np.stack(_alike([*map(_array, found)])) if isinstance(found, list | tuple) else np.asarray(found)
-            pixels = torch.as_tensor(np.ascontiguousarray(whole, whole.dtype.newbyteorder("=")))
+            pixels = torch.as_tensor(np.array(whole, whole.dtype.newbyteorder("="), order="C"))  # a copy
         except (TypeError, ValueError) as error:
             raise ArgumentError(
                 f"images must be an array, or images of one shape, but {type(found).__name__} has none ({error}): "

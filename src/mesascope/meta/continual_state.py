@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Generic, NamedTuple
 
 import torch
+from torch import nn
 from torch.nn.functional import cross_entropy
 
 from mesascope.errors import ArgumentTypeError, refuse, require_count, require_instance
@@ -43,7 +44,7 @@ class ContinualState(Generic[Module]):
     Args:
         members: classifiers from ``(n, d)`` to ``(n, classes)``, or their ensemble, which is trained in place.
         method: a `ContinualMethod`, such as `LaMAML`.
-        seeds: seed of each member's random draws.
+        seeds: seed of each member's random draws. Dropout of all members draws from the first.
 
     >>> from mesascope.meta import OnlineSGD
     >>> from mesascope.nets import ClassifierConfig
@@ -65,15 +66,17 @@ class ContinualState(Generic[Module]):
         if isinstance(method, type):
             raise ArgumentTypeError(f"method must be a method, but is the class {method.__name__}: pass an instance.")
         self.ensemble = members if isinstance(members, Ensemble) else Ensemble(members)
+        require_instance("seeds", seeds, Sequence, "pass [0], say")
+        seeds = [require_count("a seed", seed, least=0) for seed in seeds]
         if len(seeds) != len(self.ensemble):
-            refuse("seeds", f"have one entry per member ({len(self.ensemble)})", list(seeds), "pass as many")
-        self.method, self.seeds, self.step = method, list(seeds), 0
+            refuse("seeds", f"have one entry per member ({len(self.ensemble)})", seeds, "pass as many")
+        self.method, self.seeds, self.step = method, seeds, 0
         self.ensemble.module.train()
         self._learned = trainable(self.ensemble.weights)
         with torch.no_grad():
             rates, memory = method.start(list(self._learned.values()))
         names = [name for each in names_of(self.ensemble.module).values() for name in each]
-        whole = type(self.ensemble.module) is MLP and list(self._learned) == names
+        whole = _is_plain(self.ensemble.module) and list(self._learned) == names
         gradient = MLPGradient() if whole else Gradient(self._gradient)
         self._at = Learning([one.detach() for one in self._learned.values()], rates, memory, gradient)
         self._diverged = [0] * len(self.ensemble)
@@ -141,7 +144,15 @@ class ContinualState(Generic[Module]):
         scores, replaced = members.in_turn(x)
         self.ensemble.buffers.update({name: buffer.detach() for name, buffer in replaced.items()})
         losses = cross_entropy(scores.flatten(0, 1), y.flatten(), reduction="none").view(y.shape).mean(1)
-        return losses.detach(), torch.autograd.grad(losses.sum(), leaves)
+        return losses.detach(), torch.autograd.grad(losses.sum(), leaves, materialize_grads=True)
+
+
+def _is_plain(module: nn.Module) -> bool:
+    """True for an `MLP` of unchanged linear layers without hooks, for which `MLPGradient` is right."""
+    hooked = any(part._forward_hooks or part._forward_pre_hooks or part._backward_hooks or part._backward_pre_hooks
+                 for part in module.modules())  # fmt: skip
+    plain = type(module) is MLP and all(type(one) is nn.Linear and one.bias is not None for one in module.layers)
+    return plain and not hooked
 
 
 def batch_of(tasks: Episode, step: int, size: int, passes: int = 1) -> ContinualBatch:

@@ -68,7 +68,7 @@ class Copies:
     def after(self, phi: Mapping[str, Tensor], x: Tensor, xq: Tensor) -> Float[Tensor, "tasks m dy"]:
         """Predictions of each task's copy for ``xq``, with BatchNorm using the statistics of ``x``."""
         count = x.shape[1]
-        hooks = [norm.register_forward_hook(_normalised_by(count)) for norm in self.norms]
+        hooks = [norm.register_forward_hook(_normalised_by(count, count + xq.shape[1])) for norm in self.norms]
         try:
             with hooks_count():
                 return self(phi, torch.cat([x, xq], 1))[:, count:]
@@ -166,13 +166,19 @@ def plain_tensors(*tensors: Tensor) -> list[Tensor]:
     return [one.clone() if one.is_inference() else one for one in tensors]
 
 
-def _normalised_by(count: int) -> Callable[[_BatchNorm, tuple[Tensor], Tensor], Tensor]:
-    """BatchNorm hook that normalises by statistics of only the first ``count`` examples, and differentiates them."""
+def _normalised_by(count: int, examples: int) -> Callable[[_BatchNorm, tuple[Tensor], Tensor], Tensor]:
+    """BatchNorm hook that normalises by differentiable statistics of only the first ``count`` of all examples.
+
+    An input may have several rows for each example, in the order of examples.
+    """
 
     def hook(norm: _BatchNorm, inputs: tuple[Tensor], output: Tensor) -> Tensor:
         (x,) = inputs
+        if len(x) % examples:
+            rule = f"see as many rows of each of {examples} examples for batch_stats='support'"
+            refuse("BatchNorm", rule, f"{len(x)} rows", "choose other batch_stats")
         over = [axis for axis in range(x.ndim) if axis != 1]
-        variance, mean = torch.var_mean(x[:count], over, correction=0, keepdim=True)
+        variance, mean = torch.var_mean(x[: count * len(x) // examples], over, correction=0, keepdim=True)
         found = (x - mean) * (variance + norm.eps).rsqrt()
         if not norm.affine:
             return found

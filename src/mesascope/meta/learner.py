@@ -66,13 +66,14 @@ class MetaLearner(Pretrained):
             method.start(model, stream(0, "modulation") if generator is None else generator)
 
     def forward(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "*batch m dy"]:
-        """Predictions of each task's queries, with gradients in train() mode."""
+        """Predictions of each task's queries, with gradients in train() mode, or if the tasks require them."""
         tasks, queries = tasks_of(context, xq)
         if not queries.shape[0] * queries.shape[1]:
             return queries.new_zeros(*xq.shape[:-1], context.y.shape[-1])
         answers = self.method.predicted(self.model, tasks, queries)
         found = answers.reshape(*xq.shape[:-2], *answers.shape[1:])
-        return found if self.training else found.detach()
+        asked = torch.is_grad_enabled() and any(one.requires_grad for one in (*context, xq))
+        return found if self.training or asked else found.detach()
 
     def loss(self, episode: Episode) -> Float[Tensor, ""]:
         return self.method.outer_loss(self.model, episode)
@@ -141,7 +142,9 @@ class TaskCopy:
         if all(one is None for one in found):
             refuse("loss", "depend on predictions of this copy", loss.item(), "compute it from what the copy returns")
         steps = [torch.zeros_like(one) if own is None else own for one, own in zip(phi.values(), found, strict=True)]
-        inner = self._method.regularised(dict(zip(phi, steps, strict=True)), phi, self._method.adapted(self._model))
+        theta, fixed = self._method.adapted(self._model), self._method.order == 1
+        moved = {name: (one - theta[name]).detach() if fixed else one - theta[name] for name, one in phi.items()}
+        inner = self._method.regularised(dict(zip(phi, steps, strict=True)), moved)
         change = self._method.changes(self._factors, inner)
         self.parameters = {name: one - change[name] for name, one in phi.items()}
 

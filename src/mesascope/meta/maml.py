@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -121,9 +122,9 @@ class MAML(nn.Module):
         parameters = {name: one for name, one in every.items() if one.requires_grad} or every
         if not parameters:
             refuse("model", "have parameters", type(model).__name__, "pass another model")
-        own, names = {id(one) for one in parameters.values()}, names_of(model)
-        *_, last = (name for name, one in model.named_parameters(remove_duplicate=False) if id(one) in own)
-        head = last.rpartition(".")[0]
+        names = names_of(model)
+        *_, last = (name for name, _ in model.named_parameters(remove_duplicate=False))
+        head = layer_of(last)
         layers = model.get_submodule(head)
         if self.which in ("head", "body") and isinstance(layers, nn.ParameterList | nn.ParameterDict):
             rule = "be a function of names for a model that ends in a ParameterList or ParameterDict"
@@ -140,7 +141,7 @@ class MAML(nn.Module):
         """True if inner steps change the parameter with these names; ``head`` is the name of the last module."""
         if callable(self.which):
             return any(map(self.which, names))
-        in_head = any(name.rpartition(".")[0] == head for name in names)
+        in_head = any(layer_of(name) == head for name in names)
         return {"all": True, "head": in_head, "body": not in_head}[self.which]
 
     def factors(self, model: nn.Module) -> dict[str, Tensor | float]:
@@ -202,7 +203,9 @@ class MAML(nn.Module):
             shapes = tuple(episode.yq.shape), tuple(episode.xq.shape)
             refuse("yq", "have one row for each query, and xq at least one", shapes, "pass a target for each query")
         yq = episode.yq.reshape(len(xq), *episode.yq.shape[lead:])
-        return self.losses(self.predicted(model, context, xq), yq).mean()
+        if not len(xq):
+            refuse("episode", "have at least one task", tuple(episode.xq.shape), "draw some")
+        return self.losses(self.predicted(model, context, xq), *plain_tensors(yq)).mean()
 
     def predicted(self, model: nn.Module, context: Context, xq: Tensor) -> Float[Tensor, "tasks m dy"]:
         """Predictions of each task's queries after ``model`` has adapted to its context."""
@@ -216,7 +219,7 @@ class MAML(nn.Module):
         if scores.shape != y.shape and (scores.shape[:-1] != y.shape or y.is_floating_point()):
             rule = f"return predictions of the shape {tuple(y.shape)} of the targets of all tasks"
             refuse("model", rule, tuple(scores.shape), "build it for this many classes, or pass other targets")
-        if self.loss is cross_entropy and y.is_floating_point() and scores.shape[-1] == 1:
+        if self.loss is cross_entropy and y.is_floating_point() and (scores.ndim < 3 or scores.shape[-1] == 1):
             refuse(
                 "loss", "not be cross_entropy for a single target, as it is always 0", "cross_entropy", "pass mse_loss"
             )
@@ -230,9 +233,10 @@ class MAML(nn.Module):
 
     def sparsity_by_parameter(self, model: nn.Module) -> dict[str, float]:
         """Share of each parameter's entries that inner steps do not change."""
-        ones = {name: torch.ones_like(one) for name, one in self.adapted(model).items()}
+        generator = stream(0, "sparsity")  # random gradients, whose products with matrices do not cancel
+        drawn = {name: torch.randn(one.shape, generator=generator).to(one) for name, one in self.adapted(model).items()}
         with torch.no_grad():
-            change = self.changes(self.factors(model), ones)
+            change = self.changes(self.factors(model), drawn)
         still = torch.stack([(one == 0).float().mean() for one in change.values()]).tolist()  # one transfer
         return dict.fromkeys((name for name, _ in model.named_parameters()), 1.0) | dict(
             zip(change, still, strict=True)
@@ -240,26 +244,29 @@ class MAML(nn.Module):
 
     def _steps(self, model: nn.Module, copies: Copies, context: Context, start: Parameters | None = None) -> Parameters:
         """Parameters after the inner steps, ``(tasks, ...)`` each."""
-        theta, factors = start or self.adapted(model), self._factors_of_tasks(model, len(context.x))
-        starts = {name: one.expand(len(context.x), *one.shape) for name, one in theta.items()}
+        theta, factors = self.adapted(model), self._factors_of_tasks(model, len(context.x))
+        starts = {name: one.expand(len(context.x), *one.shape) for name, one in (start or theta).items()}
         if self.order == 2:
             phi = {n: one if one.requires_grad else one.clone().requires_grad_() for n, one in starts.items()}
             for _ in range(self.steps):
-                change = self.changes(factors, self._gradients(copies, phi, starts, context, create_graph=True))
+                inner = self._gradients(copies, phi, context, create_graph=True)
+                change = self.changes(factors, self.regularised(inner, _moved(phi, theta)))
                 phi = {name: one - change[name] for name, one in phi.items()}
             return phi
         # To first order, gradients are constants: theta minus the change by their sum has the correct derivatives.
         phi = {name: one.detach().clone() for name, one in starts.items()}
-        sums = {name: torch.zeros_like(one) for name, one in phi.items()}
+        sums, paths = ({name: torch.zeros_like(one) for name, one in phi.items()} for _ in range(2))
         for _ in range(self.steps):
-            inner = self._gradients(copies, {name: one.requires_grad_() for name, one in phi.items()}, starts, context)
+            inner = self._gradients(copies, {name: one.requires_grad_() for name, one in phi.items()}, context)
             phi = {name: one.detach() for name, one in phi.items()}
             with torch.no_grad():
-                change = self.changes(factors, inner)
+                moved = _moved(phi, theta)
+                change = self.changes(factors, self.regularised(inner, moved))
             for name, one in phi.items():
                 sums[name] += inner[name]
+                paths[name] += moved[name]
                 one -= change[name]
-        change = self.changes(factors, sums)
+        change = self.changes(factors, self.regularised(sums, paths))
         return {name: one - change[name] for name, one in starts.items()}
 
     def changes(self, factors: Mapping[str, Tensor | float], gradients: Parameters) -> Parameters:
@@ -270,21 +277,16 @@ class MAML(nn.Module):
         """`factors` of each task, or shared by all tasks."""
         return self.factors(model)
 
-    def _gradients(
-        self, copies: Copies, phi: Parameters, starts: Parameters, context: Context, create_graph: bool = False
-    ) -> Parameters:
-        """Gradients of each task's inner loss and regularisation term at ``phi``.
-
-        ``starts`` are the parameters before the first step.
-        """
+    def _gradients(self, copies: Copies, phi: Parameters, context: Context, create_graph: bool = False) -> Parameters:
+        """Gradients of each task's inner loss at ``phi``, without a regularisation term."""
         total = self.losses(copies(phi, context.x), context.y).sum()
         if not total.requires_grad:
             refuse("loss", "depend on the model's parameters", "constant", "detach neither it nor the predictions")
         found = torch.autograd.grad(total, list(phi.values()), create_graph=create_graph, materialize_grads=True)
-        return self.regularised(dict(zip(phi, found, strict=True)), phi, starts)
+        return dict(zip(phi, found, strict=True))
 
-    def regularised(self, gradients: Parameters, phi: Parameters, starts: Parameters) -> Parameters:
-        """Add the gradients of the method's regularisation term, if it has one."""
+    def regularised(self, gradients: Parameters, moved: Parameters) -> Parameters:
+        """Add the gradients of the method's regularisation term, if it has one: linear in ``moved``, phi - theta."""
         return gradients
 
     def _begin(self, model: nn.Module) -> None:
@@ -348,6 +350,19 @@ class SparseReLUMAML(MAML):
     """
 
     modulation = MODULATIONS["relu"]
+
+
+def _moved(phi: Parameters, theta: Parameters) -> Parameters:
+    return {name: one - theta[name] for name, one in phi.items()}
+
+
+def layer_of(name: str) -> str:
+    """Name of the module that a parameter belongs to; parts of a parametrised weight belong to its layer.
+
+    >>> layer_of("2.bias"), layer_of("2.parametrizations.weight.original0"), layer_of("weight")
+    ('2', '2', '')
+    """
+    return re.sub(r"(^|\.)parametrizations\.\w+$", "", name.rpartition(".")[0])
 
 
 def key_of(name: str) -> str:

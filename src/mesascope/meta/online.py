@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -12,7 +12,7 @@ from msgspec import Meta
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from mesascope.errors import ArgumentError, refuse
+from mesascope.errors import ArgumentError, refuse, require_instance
 from mesascope.meta.copies import check_task, copies_of, in_words
 from mesascope.meta.learner import MetaLearner, MetaLearnerConfig, require_config
 from mesascope.modes import guarded
@@ -45,7 +45,7 @@ class OnlineDescent:
     steps: Count = 1
 
     def __post_init__(self) -> None:
-        require_config("net", self.net)
+        _require_classifier(self.net)
         _check(self)
 
     def state(
@@ -112,7 +112,7 @@ class BayesianDescent:
     steps: Count = 1
 
     def __post_init__(self) -> None:
-        require_config("net", self.net)
+        _require_classifier(self.net)
 
     def state(
         self, seed: int, start: Mapping[str, Tensor] | None = None, device: torch.device | str = "cpu"
@@ -130,6 +130,8 @@ class BayesianDescentState:
     def __init__(self, network: nn.Module, settings: BayesianDescent, seed: int = 0) -> None:
         self.settings, self.network, self.seed, self.step = settings, network.eval(), seed, 0
         self.means = {name: one for name, one in network.named_parameters() if one.requires_grad}
+        if not self.means:
+            refuse("network", "have parameters that require gradients", "frozen", "call requires_grad_()")
         self.spreads = {name: torch.full_like(one, settings.spread) for name, one in self.means.items()}
 
     @guarded
@@ -188,6 +190,7 @@ class ContinualMAML:
     batch, and the outer loss is the loss on its other stored batches, times 1 - exp(-``modulation`` * loss). The fast
     weights restart from the slow ones. If there is no new task, the fast weights adapt further.
 
+    BatchNorm of an evaluation uses the statistics of its batch, or running averages if ``batch_stats`` is "running".
     With the learner's method "sparse-maml", this is sparse continual MAML; "sparse-relu-maml" gives rectified rates.
 
     Args:
@@ -239,7 +242,7 @@ class ContinualMAMLState:
         check_task(batch)
         self._outer.result()
         with drawing_from(self.seed, "online", self.step, batch.x.device):
-            before = _judged(self.learner.model, self._scores(self.fast, batch.x), batch)
+            before = _judged(self.learner.model, self._scores(self.fast, batch.x), batch, self.learner.method.loss)
             switch = bool(self.fast) and self._is_new(batch, before["loss"])
             if switch:
                 self._learn()
@@ -274,7 +277,8 @@ class ContinualMAMLState:
         if loss < self.settings.threshold:
             return False
         fresh = self._adapted(batch, None)
-        return float(cross_entropy(self._scores(fresh, batch.x), batch.y)) + self.settings.threshold <= loss
+        found = self.learner.method.loss(self._scores(fresh, batch.x), batch.y)
+        return float(found) + self.settings.threshold <= loss
 
     def _learn(self) -> None:
         """Take one outer step on the old task, if it has at least two stored batches."""
@@ -302,9 +306,16 @@ def _check(settings: OnlineDescent | ContinualMAML) -> None:
         refuse("schedule", "be constant, as a stream has no last step", settings.training.schedule, "pass constant")
 
 
+def _require_classifier(config: Any) -> None:
+    require_config("net", config)
+    if isinstance(config, MetaLearnerConfig):
+        refuse("net", "not be a meta-learner, which needs contexts", "MetaLearnerConfig", "pass ContinualMAML it")
+
+
 def _network(config: Any, seed: int, start: Mapping[str, Tensor] | None, device: torch.device | str) -> Any:
     network = config.build(stream(seed, "init")).to(generator_on(device).device)
     if start is not None:
+        require_instance("start", start, Mapping, "pass a state_dict")
         try:
             network.load_state_dict(start)
         except RuntimeError as error:
@@ -318,12 +329,14 @@ def _batch_loss(network: nn.Module, batch: Context) -> Float[Tensor, ""]:
     return cross_entropy(network(batch.x), batch.y)
 
 
-def _judged(model: nn.Module, scores: Tensor, batch: Context) -> dict[str, float]:
+def _judged(
+    model: nn.Module, scores: Tensor, batch: Context, loss: Callable[[Tensor, Tensor], Tensor] = cross_entropy
+) -> dict[str, float]:
     """Loss and accuracy; raise if the loss is not finite and the batch is the cause."""
     words = f"net must return a score for each class of targets {tuple(batch.y.shape)} of {batch.y.dtype}"
     with in_words(model, lambda: words):
-        numbers = torch.stack([cross_entropy(scores, batch.y), accuracy(scores, batch.y)])
-    loss, right = numbers.tolist()  # one transfer from the device
-    if not math.isfinite(loss):
+        numbers = torch.stack([loss(scores, batch.y), accuracy(scores, batch.y)])
+    lost, right = numbers.tolist()  # one transfer from the device
+    if not math.isfinite(lost):
         check_data(None, batch, False)
-    return {"loss": loss, "accuracy": right}
+    return {"loss": lost, "accuracy": right}

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from mesascope.errors import require_count, require_number
-from mesascope.meta.maml import MAML, Parameters, key_of
+from mesascope.meta.maml import MAML, Parameters, key_of, layer_of
 from mesascope.meta.modulation import MODULATIONS
 from mesascope.shapes import Tensor
 from mesascope.streams import stream
@@ -152,11 +152,13 @@ class MTNet(_Learned, Drawn):
 
     def _weight_of(self, name: str) -> str | None:
         """Weight whose mask applies to a parameter, by name: itself, or the layer's weight for a bias; None if none."""
-        shape, weight = self.shapes[name], ".".join(filter(None, (name.rpartition(".")[0], "weight")))
+        shape, layer = self.shapes[name], layer_of(name)
         if len(shape) > 1:
             return name
-        beside = self.shapes.get(weight, ())
-        return weight if len(beside) > 1 and beside[:1] == shape else None
+        weights = {".".join(filter(None, (layer, one))) for one in ("weight", "parametrizations.weight")}
+        beside = [other for other, its in self.shapes.items() if len(its) > 1 and its[:1] == shape
+                  and (other in weights or other.rpartition(".")[0] in weights)]  # fmt: skip
+        return beside[-1] if beside else None
 
 
 class Shrinkage(_Learned):
@@ -177,13 +179,10 @@ class Shrinkage(_Learned):
     def _start(self, name: str, parameter: Tensor) -> None:
         self.numbers[_layer(name)] = nn.Parameter(torch.full((), math.log(self.pull)).to(parameter))
 
-    def regularised(self, gradients: Parameters, phi: Parameters, starts: Parameters) -> Parameters:
-        moved = {name: phi[name] - starts[name] for name in gradients}
-        if self.order == 1:
-            moved = {name: one.detach() for name, one in moved.items()}
+    def regularised(self, gradients: Parameters, moved: Parameters) -> Parameters:
         return {name: one + self.numbers[_layer(name)].exp() * moved[name] for name, one in gradients.items()}
 
 
 def _layer(name: str) -> str:
     """Key of the module that a parameter belongs to."""
-    return key_of(name.rpartition(".")[0] or ".")
+    return key_of(layer_of(name) or ".")

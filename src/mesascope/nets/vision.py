@@ -202,8 +202,10 @@ class ClassifierConfig:
 def _as_images(images: Tensor, shape: tuple[int, int, int]) -> Tensor:
     """Images ``(n, channels, size, size)`` from images or flat rows of pixels, in channels-last memory format."""
     require_instance("images", images, Tensor)
-    if images.ndim < 2 or images.shape[1:].numel() != math.prod(shape):
+    if images.shape[1:] not in (shape, (math.prod(shape),)):
         refuse("images", f"have shape (n, {', '.join(map(str, shape))})", tuple(images.shape), "reshape them")
+    if not images.is_floating_point():
+        refuse("images", "be floats", str(images.dtype), "convert them, to 0 to 1 say")
     # A training step on CPU takes a third less time in this format. vmap does not accept memory_format.
     channels, height, width = shape
     if channels == 1:
