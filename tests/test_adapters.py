@@ -11,6 +11,7 @@ from sklearn.base import RegressorMixin
 from sklearn.cluster import KMeans
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.model_selection import GridSearchCV
+from sklearn.multioutput import MultiOutputRegressor
 from sklearn.neighbors import KNeighborsRegressor
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -412,3 +413,11 @@ def test_learners_of_adapters_can_be_copied_and_pickled(tmp_path):
         expected = learner(*tasks)
         for other in (copy.deepcopy(learner), pickle.loads(pickle.dumps(learner))):
             assert torch.equal(other(*tasks), expected)
+
+
+def test_a_pipeline_may_end_in_a_regressor_of_several_targets():
+    regressor = make_pipeline(StandardScaler(), MultiOutputRegressor(Ridge()))
+    context, xq = Context(torch.randn(2, 5, 2), torch.randn(2, 5, 1)), torch.randn(2, 4, 2)
+    torch.testing.assert_close(
+        from_sklearn(regressor)(context, xq), from_sklearn(make_pipeline(StandardScaler(), Ridge()))(context, xq)
+    )

@@ -454,3 +454,14 @@ def test_models_and_caches_can_be_copied_and_pickled(copied):
     again, other = copied((model, cache))
     torch.testing.assert_close(again(tokens[:, 6:], past_key_values=other).logits, model(tokens).logits[:, 6:])
     assert undecayed(again.model) == undecayed(model.model)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, "auto"])
+def test_a_folder_is_loaded_in_the_dtype_asked_for(tmp_path, dtype):
+    model = built()
+    model.save_pretrained(tmp_path)
+    found = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, dtype=dtype)
+    wanted = torch.float64 if dtype == "auto" else dtype
+    assert {one.dtype for one in found.parameters()} == {found.dtype} == {wanted}
+    if wanted == torch.float64:
+        assert torch.equal(found(prompts()).logits, model(prompts()).logits)

@@ -20,9 +20,11 @@ from mesascope.learners import (
     GradientDescent,
     GradientDescentPlusPlus,
     KernelRidge,
+    Lasso,
     LeastSquares,
     Mean,
     NearestNeighbours,
+    Newton,
     OnFeatures,
     PrincipalComponents,
     Range,
@@ -503,3 +505,28 @@ def test_filters_of_the_spectrum_give_the_predictions_of_descents(learner):
     found = (episode.xq @ basis * gain[:, None]) @ basis.mT @ (x.mT @ y / 3)
     torch.testing.assert_close(found, learner(episode.context, episode.xq), rtol=1e-10, atol=1e-10)
     torch.testing.assert_close(residual, 1 - values * gain)
+
+
+def test_closed_forms_are_not_those_of_a_pool():
+    pooled = LinearRegression(n_context=5, d_in=2, pool=4)
+    for closed in (one_step_optimum, lambda family: tune_spectral(GradientDescent(1, 1.0), family, contexts=20)):
+        with pytest.raises(ArgumentError, match=r"family\.pool must be None for a closed form"):
+            closed(pooled)
+
+
+def test_lasso_converges_with_equal_and_empty_columns():
+    for seed in range(8):
+        draws = torch.Generator().manual_seed(seed)
+        x, y = (torch.randn(1, 12, width, generator=draws, dtype=torch.float64) for width in (6, 1))
+        x[..., 5] = x[..., 4]
+        x[..., 2] = 0
+        assert Lasso(0.01)(Context(x, y), x).isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_converged_newton_steps_stay_at_the_minimum_norm_solution(dtype):
+    draws = torch.Generator().manual_seed(0)
+    x, y, xq = (torch.randn(4, *shape, generator=draws, dtype=torch.float64) for shape in ((3, 6), (3, 2), (2, 6)))
+    wanted = LeastSquares()(Context(x, y), xq)
+    found = Newton(90)(Context(x.to(dtype), y.to(dtype)), xq.to(dtype)).double()
+    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-3 if dtype == torch.float32 else 1e-10)

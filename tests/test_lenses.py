@@ -6,8 +6,10 @@ import pytest
 import torch
 from examples import examples
 
+from mesascope.adapters import record
 from mesascope.constructions import gradient_descent, gradient_descent_plus_plus, mesa_gradient_descent
 from mesascope.errors import ArgumentError, ArgumentTypeError, NumericalError
+from mesascope.explore.subjects import InOwnDtype
 from mesascope.learners import (
     GradientDescent,
     GradientDescentPlusPlus,
@@ -540,3 +542,50 @@ def test_a_ratio_to_a_learner_without_errors_is_left_out(label, exact):
 def test_nothing_is_tuned_on_labels_that_are_all_zero():
     with pytest.raises(ArgumentError, match="family must draw labels other than 0, but those of Alike are all 0"):
         tune(GradientDescent(2, 0.3), Alike(), tasks=20)
+
+
+def test_step_sizes_count_the_damping_and_need_linear_layers():
+    products = gradient_descent(3, 1, 0.5, 6).network.products()
+    network = InContextRegressorConfig(TransformerConfig(width=4, damping=0.5)).build(torch.Generator()).double()
+    assert step_sizes(network.with_products(products), 6).eta.item() == pytest.approx(0.25)
+    with pytest.raises(ArgumentError, match="step_sizes must be given linear attention networks"):
+        step_sizes(
+            InContextRegressorConfig(TransformerConfig(width=4, attention="softmax")).build(torch.Generator()), 6
+        )
+
+
+def test_networks_of_other_settings_have_no_path_between_them():
+    a = gradient_descent(3, 1, 0.5, 6).network
+    b = gradient_descent(3, 1, 0.5, 6, w0=torch.tensor([[1.0, 2.0, 3.0]])).network
+    with pytest.raises(ArgumentError, match="interpolate must be given networks of one w0"):
+        interpolate(a, b, 1.0)
+    damped = InContextRegressorConfig(TransformerConfig(width=4, damping=0.5)).build(torch.Generator()).double()
+    with pytest.raises(ArgumentError, match="interpolate must be given networks of one damping"):
+        interpolate(a, damped.with_products(a.products()), 1.0)
+
+
+def test_modules_in_wrappers_are_called_in_eval_mode(tmp_path):
+    class Drops(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.drop = torch.nn.Dropout(0.5)
+
+        def forward(self, context, xq):
+            return self.drop(xq @ context.x.mT) @ context.y / context.x.shape[-2]
+
+    net, family = Drops(), LinearRegression(n_context=8, d_in=2)
+    errors = [compare(one, {"mean": Mean()}, family, tasks=50).rows["mean"].mse_a.value
+              for one in (net, record(net, tmp_path / "calls"))]  # fmt: skip
+    assert errors[0] == errors[1]
+    assert net.training
+    own = InOwnDtype(net)
+    tasks = family.sample(2, stream(0, "tasks"))
+    assert torch.equal(own(tasks.context, tasks.xq), InOwnDtype(net)(tasks.context, tasks.xq))
+
+
+def test_tasks_have_one_first_axis():
+    tasks = (
+        LinearRegression(n_context=5, d_in=3).sample(6, stream(0, "tasks")).map(lambda one: one.unflatten(0, (2, 3)))
+    )
+    with pytest.raises(ArgumentError, match=r"yq must be \(tasks, m, dy\) with at least one task"):
+        alignment(GradientDescent(1, 0.5), GradientDescent(2, 0.5), tasks)

@@ -87,7 +87,7 @@ def test_a_text_ends_where_the_document_does(tokenizer):
         ({"temperature": -1.0}, "temperature must be at least 0"),
         ({"top_p": 0.0}, "top_p must be greater than 0"),
         ({"prompt": "text \udcff"}, "prompt must be text"),
-        ({"prompt": "text " * 99}, "prompt must be shorter than the 60 positions that the model has learned, but is"),
+        ({"prompt": "text " * 99}, "prompt must take at most the 60 positions that the model has learned, but is"),
         (
             {"prompt": "text " * 5, "tokens": 60},
             r"tokens must be at most (\d+), as the model has learned 60 positions, .*, but is 60: pass \1 or fewer",
@@ -103,8 +103,20 @@ def test_a_text_ends_with_the_positions_that_a_model_has_learned(tokenizer, caps
     """This is the default; other models draw 200 tokens."""
     for positions in ("learned", "rotary"):
         assert list(generate(built(positions=positions), tokenizer))
-        said = "tokens: 59, as the model has learned 60 positions, and the prompt takes 1\n"
+        said = "tokens: 60, as the model has learned 60 positions, and the prompt takes 1\n"
         assert capsys.readouterr().err == (said if positions == "learned" else "")
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_no_token_is_lost(tokenizer, monkeypatch, seed):
+    """Untrained models draw bytes that are no characters, also at the end."""
+    drawn, end = [], end_of_document(tokenizer)
+    monkeypatch.setattr(
+        "mesascope.language.sampling.next_tokens", lambda *given: drawn.append(next_tokens(*given)) or drawn[-1]
+    )
+    text = "".join(generate(built(positions="learned"), tokenizer, "ab", tokens=57, seed=seed))
+    ids = [int(one) for one in drawn]
+    assert text == tokenizer.decode(ids[: ids.index(end)] if end in ids else ids)
 
 
 def test_a_folder_without_a_model_is_refused(tmp_path):

@@ -339,3 +339,49 @@ def test_rounding_noise_and_words_are_no_looking_ahead():
     table = torch.randn(5, 1, generator=stream(0, "table"))
     words = torch.randint(5, (30, 9, 1), generator=stream(0, "words")).float()
     measure_predictors({"table": [lambda s: table[s[..., 0].long()]]}, [], words)
+
+
+def test_pair_sums_are_not_those_of_networks_with_other_terms():
+    start = mesa_gradient_descent(2, 0.1, w0=0.5 * torch.eye(2)).network
+    with pytest.raises(ArgumentError, match="pair_sums must have neither w0 nor token_clip, but is 'w0'"):
+        reverse_engineer(start).pair_sums()
+    plain = mesa_gradient_descent(2, 0.1).network
+    clipped = dataclasses.replace(plain.config.transformer, token_clip=0.05)
+    network = dataclasses.replace(plain.config, transformer=clipped).build(stream(0, "init")).double()
+    with pytest.raises(ArgumentError, match="but is 'token_clip'"):
+        reverse_engineer(network.with_products(plain.products())).pair_sums()
+
+
+class Scaled(nn.Module):
+    """Elements times a constant."""
+
+    def __init__(self, scale):
+        super().__init__()
+        self.scale = scale
+
+    def activations(self, sequences):
+        return [self.scale * sequences]
+
+    def forward(self, sequences):
+        return sequences
+
+
+def test_errors_of_probes_do_not_depend_on_the_unit_of_activations():
+    many = LinearDynamics(4, 6, dynamics="fixed").sample(400, stream(0, "many")).double()
+    errors = [probe({"net": [Scaled(scale)]}, many, times=[3])["mse", "net"][0, 0].n for scale in (1e-3, 1.0, 1e3)]
+    assert errors == pytest.approx([errors[0]] * 3, rel=1e-6)
+
+
+def test_probes_of_one_element_and_their_shuffled_targets():
+    before = torch.get_rng_state()
+    one, other = (probe({"net": [Scaled(1.0)]}, SEQUENCES, "implicit", times=[1, 5]) for _ in range(2))
+    assert torch.equal(torch.get_rng_state(), before)
+    assert one["mse", "net-shuffled"][0, 1].n == other["mse", "net-shuffled"][0, 1].n
+    assert one["mse", "net"][0, 0].n == pytest.approx(float(SEQUENCES[20:, 1].square().mean()))
+
+
+def test_a_predictor_that_mixes_sequences_is_told_so():
+    with pytest.raises(ArgumentError, match="must predict each sequence by itself"):
+        compare(
+            lambda s: s + s.mean(0, keepdim=True), {"ls": RecursiveLeastSquares(1e-3)}, LinearDynamics(D, 12), tasks=20
+        )

@@ -212,3 +212,12 @@ class OneAtLeast(LinearRegression):
 
 def test_a_family_that_draws_no_empty_batch_keeps_the_contract():
     check_family(OneAtLeast(n_context=4))
+
+
+def test_a_pool_is_not_changed_through_its_episodes_and_teachers():
+    family = LinearRegression(n_context=5, d_in=2, pool=4)
+    first = family.sample(4, stream(0, "tasks")).context.y.clone()
+    family.sample(4, stream(0, "tasks")).context.y.zero_()
+    family.teachers().zero_()
+    assert torch.equal(family.sample(4, stream(0, "tasks")).context.y, first)
+    assert family.teachers().any()

@@ -404,3 +404,18 @@ def test_an_ensemble_needs_parameters():
         Ensemble([nn.Identity()])
     with pytest.raises(ArgumentError, match=r"parameters that require gradients to be trained, but none of its . does"):
         EnsembleState([make(stream(0, "i")).requires_grad_(False)], half_mse, PLAN)
+
+
+def test_marks_of_parameters_without_decay_are_kept_by_copies():
+    class Marked(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.w, self.still = nn.Parameter(torch.ones(1)), nn.Parameter(torch.ones(1))
+            self.still._no_weight_decay = True
+
+        def forward(self, context, xq):
+            return xq[..., :1] * self.w + 0 * self.still
+
+    plan = Training(5, 4, optimizer="adamw", weight_decay=0.5, learning_rate=0.1)
+    (trained,) = train(lambda generator: Marked(), LinearRegression(n_context=3, d_in=1), plan)
+    assert trained.still.item() == 1

@@ -162,7 +162,10 @@ class SklearnLearner:
 
         if not len(x) or not len(xq):
             return np.zeros((len(xq), y.shape[-1]))
-        kinds = getattr(_tags(self.estimator), "target_tags", None)
+        last = self.estimator
+        while steps := getattr(last, "steps", None):  # a pipeline does not pass on these tags of its last step
+            last = steps[-1][1]
+        kinds = getattr(_tags(last), "target_tags", None)
         # Most estimators need a single target as (n,); multi-target estimators need (n, 1).
         targets = y[:, 0] if y.shape[-1] == 1 and getattr(kinds, "single_output", True) else y
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping
@@ -322,7 +323,8 @@ def _bootstrap(claim: Claim, read: tuple[_Samples, ...]) -> _Intervals:
     if any(sample.values.shape[1] > 1 for sample in read):
         raise _Undecided("its reading returns several cases, and bootstrap takes one")
     rows, count = tuple(sample.values[:, 0] for sample in read), min(len(sample.values) for sample in read)
-    value = _result("statistic", lambda: float(claim.statistic(*rows)))  # type: ignore[misc]
+    axis = {"axis": -1} if "axis" in inspect.signature(claim.statistic).parameters else {}
+    value = _result("statistic", lambda: float(claim.statistic(*rows, **axis)))  # type: ignore[misc]
     drawn = _result("statistic", lambda: bootstrap(
         rows, claim.statistic, n_resamples=RESAMPLES, method="percentile",
         rng=np.random.default_rng(0),

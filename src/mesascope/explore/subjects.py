@@ -16,6 +16,7 @@ from mesascope.shapes import Float, Tensor
 from mesascope.streams import stream
 from mesascope.tasks import Context, Episode
 from mesascope.tasks.calling import check_answer, display_name, label, predict, sample_tasks
+from mesascope.training.modes import evaluating
 
 
 @dataclass(frozen=True)
@@ -117,7 +118,8 @@ class InOwnDtype:
         asked = b"".join(part.numpy().tobytes() for part in (*context, xq))
         if self._last is None or self._last[0] != asked:
             own = Context(*(part.to(self.dtype) for part in context))
-            found = predict(self.learner, own, xq.to(self.dtype))
+            with evaluating(self.learner):
+                found = predict(self.learner, own, xq.to(self.dtype))
             self._last = asked, check_answer(self.learner, found, (*xq.shape[:-1], context.y.shape[-1])).to(xq)
         return self._last[1].clone()
 

@@ -159,7 +159,7 @@ class MesascopeForCausalLM(PreTrainedModel, GenerationMixin):
 
     def __init__(self, config: MesascopeConfig) -> None:
         super().__init__(config)
-        self.model = config.build_config().build()
+        self.model = config.build_config().build().to(torch.get_default_dtype())  # transformers sets it to dtype
         self.post_init()
 
     @classmethod

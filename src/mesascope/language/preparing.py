@@ -202,7 +202,8 @@ def _broken(problem: Problem, problems: list[Problem], what: str) -> None:
 def _require_text(writers: Mapping[str, ShardWriter], files: Sequence[Path], problems: Sequence[Problem]) -> None:
     if not any(writer.documents for writer in writers.values()):
         why = f" (line {problems[0].line} of {problems[0].path.name}: {problems[0].what})" if problems else ""
-        remedy = "name the field that holds it (--field), or other files" if problems else "name others"
+        fields = any("no text in" in one.what for one in problems)
+        remedy = "name the field that holds it (--field), or other files" if fields else "mend the file, or name others"
         found = "the file has none" if len(files) == 1 else f"none of {len(files)} files has any"
         raise ArgumentError(f"paths must hold text, but {found}{why}: {remedy}.")
 

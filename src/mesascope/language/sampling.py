@@ -73,9 +73,10 @@ def generate(
     top_p = require_number("top_p", top_p, above=0, most=1)
     end = end_of_document(tokenizer)
     read = [end, *tokenizer.encode(prompt, add_special_tokens=False).ids]
-    most = model.config.context - len(read) if model.places is not None else count
+    # the last token drawn is not read
+    most = model.config.context - len(read) + 1 if model.places is not None else count
     if most < 1:
-        rule = f"be shorter than the {model.config.context} positions that the model has learned"
+        rule = f"take at most the {model.config.context} positions that the model has learned"
         refuse("prompt", rule, f"{len(read)} tokens, the end of a document before it included", "shorten it")
     if count > most:
         why = f"the model has learned {model.config.context} positions, and the prompt takes {len(read)}"
@@ -117,10 +118,16 @@ def _drawn(
             logits, state = model.advance(part[None], state, last=1)
         assert logits is not None
         logits = logits[:, -1]
-        for _ in range(tokens):
+        held: list[int] = []  # tokens of an incomplete character
+        for left in reversed(range(tokens)):
             token = next_tokens(logits, temperature, top_p, generator)
             if int(token) == end:
-                return
-            if piece := text.step(tokenizer, int(token)):  # empty while a character is incomplete
+                break
+            held.append(int(token))
+            if piece := text.step(tokenizer, int(token)):
+                held.clear()
                 yield piece
-            logits, state = model.step(token, state)
+            if left:
+                logits, state = model.step(token, state)
+    if held:
+        yield tokenizer.decode(held)

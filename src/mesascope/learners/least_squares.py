@@ -144,8 +144,12 @@ class Newton(Algorithm):
         scale = gram.abs().sum(-1, keepdim=True).amax(-2, keepdim=True).square()
         inverse = gram / torch.where(scale > 0, scale, torch.ones_like(scale))
         predictions = [xq @ (inverse @ correlation)]
+        rounding = 8 * x.shape[-1] * torch.finfo(x.dtype).eps * gram.abs().amax((-2, -1), keepdim=True)
         for _ in range(self.steps):
-            inverse = 2 * inverse - inverse @ gram @ inverse
+            change = inverse - inverse @ gram @ inverse
+            # a converged inverse stays as it is: further steps double rounding errors in directions without data
+            moves = (gram @ change @ gram).abs().amax((-2, -1), keepdim=True) > rounding
+            inverse = torch.where(moves, inverse + change, inverse)
             predictions.append(xq @ (inverse @ correlation))
         return torch.stack(predictions)
 

@@ -47,13 +47,15 @@ class Lasso(Algorithm):
         if not correlation.numel():
             return correlation
         weights = self._path(gram[..., None, :, :], correlation.mT).mT
+        weights = torch.where(weights.isfinite(), weights, 0)  # equal columns have no unique path
         gradient = correlation - gram @ weights
-        if self._is_minimum(weights, gradient):
+        size = correlation.abs().amax((-2, -1), keepdim=True).clamp_min(self.alpha)
+        if bool(self._is_minimum(weights, gradient, size).all()):
             return weights
-        parts = (part.reshape(-1, *part.shape[-2:]) for part in (gram, weights, gradient))
+        parts = (part.reshape(-1, *part.shape[-2:]) for part in (gram, weights, gradient, size))
         return self._descended(*parts).reshape(weights.shape)
 
-    def _descended(self, gram: Tensor, weights: Tensor, gradient: Tensor) -> Float[Tensor, "tasks dx dy"]:
+    def _descended(self, gram: Tensor, weights: Tensor, gradient: Tensor, size: Tensor) -> Float[Tensor, "tasks dx dy"]:
         """Weights after coordinate descent, with sweeps over the tasks that have not converged."""
         found, rows = weights.clone(), torch.arange(len(weights), device=weights.device)
         tolerance = 10 * torch.finfo(gram.dtype).eps
@@ -62,10 +64,10 @@ class Lasso(Algorithm):
             weights, gradient = self._sweep(gram, weights, gradient)
             found[rows] = weights
             moves, largest = (part.abs().amax((-2, -1)) for part in (weights - before, weights))
-            left = ~(moves <= tolerance * largest)
+            left = ~((moves <= tolerance * largest) | self._is_minimum(weights, gradient, size))
             if not bool(left.any()):
                 return found
-            rows, gram, weights, gradient = (part[left] for part in (rows, gram, weights, gradient))
+            rows, gram, weights, gradient, size = (part[left] for part in (rows, gram, weights, gradient, size))
         raise NumericalError(
             f"coordinate descent must converge within {_MOST_SWEEPS} sweeps, but has not for {len(rows)} of "
             f"{len(found)} tasks at alpha {self.alpha:g}: use a larger alpha or float64."
@@ -84,11 +86,11 @@ class Lasso(Algorithm):
             columns.append(new)
         return torch.cat(columns, dim=-2), gradient
 
-    def _is_minimum(self, weights: Tensor, gradient: Tensor) -> bool:
-        """True if the gradient is alpha sign(w) for weights w != 0, and at most alpha in size for w = 0."""
+    def _is_minimum(self, weights: Tensor, gradient: Tensor, size: Tensor) -> Tensor:
+        """True for tasks whose gradient is alpha sign(w) for weights w != 0, and at most alpha in size for w = 0."""
         wanted = torch.where(weights == 0, gradient.clamp(-self.alpha, self.alpha), self.alpha * weights.sign())
-        slack = 1e3 * torch.finfo(weights.dtype).eps * gradient.abs().amax().clamp_min(self.alpha)
-        return bool(((gradient - wanted).abs() <= slack).all())
+        slack = 1e3 * torch.finfo(weights.dtype).eps * size
+        return ((gradient - wanted).abs() <= slack).flatten(-2).all(-1)
 
     def _path(
         self, gram: Float[Tensor, "*batch one dx dx"], correlation: Float[Tensor, "*batch dy dx"]

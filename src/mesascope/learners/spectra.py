@@ -71,6 +71,7 @@ def one_step_preconditioner(family: LinearRegression) -> Preconditioner:
     require_instance("family", family, LinearRegression)
     if family.x != "normal":
         refuse("family.x", "be 'normal' for the closed form", family.x, "use `tune`")
+    _require_fresh(family)
     covariance, n = family.covariance_matrix, family.n_context
     identity = torch.eye(family.d_in, dtype=torch.float64)
     shrinkage = (covariance.trace() + family.noise**2 / family.w_scale**2) / n
@@ -121,13 +122,24 @@ def spectral_mse(
 
 def has_spectral_loss(family: object) -> TypeGuard[LinearRegression]:
     """True if `spectral_mse` is valid for the tasks of ``family``."""
-    return isinstance(family, LinearRegression) and family.x in _MOMENTS and family.covariance is None
+    return (
+        isinstance(family, LinearRegression)
+        and family.x in _MOMENTS
+        and family.covariance is None
+        and family.pool is None
+    )
+
+
+def _require_fresh(family: LinearRegression) -> None:
+    if family.pool is not None:
+        refuse("family.pool", "be None for a closed form, which averages over all teachers", family.pool, "use `tune`")
 
 
 def _centred_moments(family: LinearRegression) -> tuple[float, float]:
     """Variance and kurtosis of one input coordinate."""
     require_instance("family", family, LinearRegression)
     require_choice("family.x", family.x, _MOMENTS)
+    _require_fresh(family)
     if family.covariance is not None:
         refuse("family.covariance", "be None for a closed form", family.covariance, "use `tune`")
     variance, kurtosis = _MOMENTS[family.x]

@@ -8,12 +8,13 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from mesascope.errors import ArgumentError, refuse, require_choice, require_number
+from mesascope.errors import ArgumentError, refuse, require_choice, require_instance, require_number
 from mesascope.evidence import Estimates
 from mesascope.lenses.access import chosen_times, numbers, require_causal, require_groups, require_sequences
 from mesascope.lenses.needs import HasActivations
 from mesascope.records import register
 from mesascope.shapes import Float, Int, Tensor
+from mesascope.streams import stream
 from mesascope.training.modes import evaluating
 
 PROBED = ("next", "preconditioned", "implicit")
@@ -47,9 +48,10 @@ def probe(
     Args:
         groups: networks by name, one for each replicate, all of one depth. Untrained networks serve as a control.
         times: values of t, from 1 to length - 1; all if None.
-        ridge: ridge penalty of the probes per sequence, relative to the mean squared activation.
+        ridge: ridge penalty of the probes' weights per sequence, relative to the mean squared activation. The constant
+            has none.
         regulariser: see the target ``"preconditioned"``; 1/lambda in the source.
-        generator: draws the shuffled targets.
+        generator: draws the shuffled targets; with seed 0 if None.
 
     Raises:
         ArgumentError: there are fewer than four sequences, or a group has the name of a baseline.
@@ -60,6 +62,8 @@ def probe(
     require_groups("probe", groups)
     require_choice("target", target, PROBED)
     ridge = require_number("ridge", ridge, above=0)
+    require_instance("generator", generator, torch.Generator | None, "pass stream(0, 'shuffled'), say")
+    generator = stream(0, "shuffled") if generator is None else generator
     baselines = {"constant", *(["input"] if target == "implicit" else []), *(f"{name}-shuffled" for name in groups)}
     if taken := baselines & {*groups}:
         refuse("groups", f"have other names than the baselines {', '.join(sorted(baselines))}", min(taken), "rename it")
@@ -74,7 +78,9 @@ def probe(
     for name, member in everyone:
         require_causal([member], sequences[:, :-1])
         with torch.no_grad(), evaluating(member):
-            layers = [tokens[:, at].double() for tokens in member.activations(sequences[:, :-1])]
+            found = member.activations(sequences[:, :-1])
+            require_instance("activations(sequences)", found, list | tuple, "return one tensor for each layer")
+            layers = [tokens[:, at].double() for tokens in found]
         errors.setdefault(name, []).append(torch.stack([_probe_errors(own, wanted, ridge, read) for own in layers]))
         order = _shuffled(len(wanted), generator).to(wanted.device)
         found = torch.stack([_probe_errors(own, wanted[order], ridge, read) for own in layers])
@@ -131,9 +137,9 @@ def _implicit(sequences: Tensor, at: list[int]) -> tuple[Tensor, Tensor]:
     return sums[:, :-1][:, at], sequences[:, 1:][:, at]
 
 
-def _shuffled(count: int, generator: torch.Generator | None) -> Int[Tensor, " tasks"]:
+def _shuffled(count: int, generator: torch.Generator) -> Int[Tensor, " tasks"]:
     """A permutation of the fitted sequences among themselves, and of the held-out ones."""
-    options: dict[str, Any] = {"generator": generator, "device": "cpu" if generator is None else generator.device}
+    options: dict[str, Any] = {"generator": generator, "device": generator.device}
     fitted = count // 2
     return torch.cat([torch.randperm(fitted, **options), fitted + torch.randperm(count - fitted, **options)])
 
@@ -142,7 +148,8 @@ def _stepped(inputs: Tensor, sums: Tensor, truth: Tensor) -> Tensor:
     """Predictions eta sums_t x_t from inputs x_t, with one eta for each time, fitted on half of the sequences."""
     found = torch.einsum("btij,btj->bti", sums, inputs)
     own, wanted = _fitted(found), _fitted(truth)
-    return found * ((own * wanted).sum((0, 2)) / own.square().sum((0, 2)))[:, None]
+    size = own.square().sum((0, 2))  # 0 at t = 1, where every eta predicts 0
+    return found * ((own * wanted).sum((0, 2)) / torch.where(size > 0, size, 1))[:, None]
 
 
 def _probe_errors(
@@ -152,8 +159,10 @@ def _probe_errors(
     x = torch.cat([tokens, torch.ones_like(tokens[..., :1])], -1).transpose(0, 1)  # (times, tasks, width + 1)
     fitted, wanted = x[:, : len(tokens) // 2], _fitted(targets).transpose(0, 1)
     gram = fitted.mT @ fitted / fitted.shape[1]
-    size = ridge * gram.diagonal(dim1=-2, dim2=-1).mean(-1)
-    ridged = gram + size[:, None, None] * torch.eye(gram.shape[-1]).to(gram)
+    penalties = torch.ones_like(gram[0, 0])
+    penalties[-1] = 0  # the constant
+    size = ridge * gram.diagonal(dim1=-2, dim2=-1)[:, :-1].mean(-1)
+    ridged = gram + torch.diag_embed(size[:, None] * penalties)
     maps = torch.linalg.solve(ridged, fitted.mT @ wanted / fitted.shape[1])
     found = (x @ maps).transpose(0, 1)
     truth = targets

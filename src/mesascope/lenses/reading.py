@@ -106,15 +106,18 @@ def step_sizes(network: HasProducts, n_context: int) -> StepSizes:
     """GD++ step sizes read from a network's weights, for contexts of ``n_context`` pairs. Needs *products*.
 
     Products are rescaled by `rescaled_products`, as in the construction, and summed over heads. Then gamma is minus the
-    mean of W_PV's diagonal over the inputs, and eta is minus n_context times the diagonal's mean over the targets.
+    mean of W_PV's diagonal over the inputs, and eta is minus n_context times the diagonal's mean over the targets; both
+    are multiplied by the network's damping. Raises an ArgumentError if the network is not ``linear``.
 
     Source: von Oswald et al. (2023), section 3 and appendix A.10.
     """
     require_access("step_sizes", network)
     n_context = require_count("n_context", n_context)
+    _require_linear("step_sizes", network)
     diagonals = torch.stack([layer.w_pv.diagonal(dim1=-2, dim2=-1).sum(0) for layer in rescaled_products(network)])
     inputs, targets = diagonals[:, : -network.d_out], diagonals[:, -network.d_out :]
-    return StepSizes(-n_context * targets.mean(1), -inputs.mean(1))
+    damping = getattr(network, "damping", 1.0)
+    return StepSizes(-n_context * damping * targets.mean(1), -damping * inputs.mean(1))
 
 
 @register("lens", "interpolate", needs="products")
@@ -123,23 +126,22 @@ def interpolate(a: HasProducts, b: HasProducts, t: float = 0.5) -> Any:
 
     Rescaling does not change a linear network's function, even with looped layers and clipped tokens. The result is
     ``a.with_products`` of the interpolated products. Raises an ArgumentError if a network is not ``linear``, or if the
-    networks differ in size or token_clip.
+    networks differ in size, token_clip, damping or w0.
 
     Source: von Oswald et al. (2023), appendix A.3.
     """
     t = require_number("t", t)
     for network in (a, b):
         require_access("interpolate", network)
-    if not (a.linear and b.linear):
-        raise ArgumentError(
-            "interpolate must be given linear attention networks, but one has softmax, an MLP or LayerNorm: compare "
-            "their predictions with alignment."
-        )
-    if a.token_clip != b.token_clip:
-        raise ArgumentError(
-            f"interpolate must be given networks of one token_clip, but they have {a.token_clip} and {b.token_clip}: "
-            "build the second as with_products of the first."
-        )
+    _require_linear("interpolate", a, b)
+    for name, plain in (("token_clip", None), ("damping", 1.0), ("w0", None)):
+        one, other = (getattr(network, name, plain) for network in (a, b))
+        own = [getattr(each, "tolist", lambda each=each: each)() for each in (one, other)]
+        if own[0] != own[1]:
+            raise ArgumentError(
+                f"interpolate must be given networks of one {name}, but they have {own[0]} and {own[1]}: build the "
+                "second as with_products of the first."
+            )
     sizes = [[tuple(layer.w_kq.shape) for layer in network.products()] for network in (a, b)]
     if sizes[0] != sizes[1]:
         raise ArgumentError(
@@ -150,6 +152,14 @@ def interpolate(a: HasProducts, b: HasProducts, t: float = 0.5) -> Any:
     dtype = torch.promote_types(a.products()[0].w_kq.dtype, torch.float32)
     parts = [zip(one, other, strict=True) for one, other in pairs]
     return a.with_products([Products(*(torch.lerp(x.to(dtype), y.to(dtype), t) for x, y in part)) for part in parts])
+
+
+def _require_linear(caller: str, *networks: HasProducts) -> None:
+    if not all(network.linear for network in networks):
+        raise ArgumentError(
+            f"{caller} must be given linear attention networks, but one has softmax, an MLP or LayerNorm: compare "
+            "predictions with alignment."
+        )
 
 
 def _read(w_kq: Tensor, w_pv: Tensor, d_out: int, target: tuple[Tensor, Tensor] | None) -> WeightReading:

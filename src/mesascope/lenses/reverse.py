@@ -47,7 +47,9 @@ class ReverseEngineered(Tabular):
 
     def pair_sums(self) -> PairSums:
         """Return an algorithm of one layer on channels (blank, now, before) as `PairSums`, eq. 3.55; else raise."""
-        channels = self.network.config.channels
+        channels, clip = self.network.config.channels, self.network.config.transformer.token_clip
+        if has := [name for name, one in (("w0", self.network.w0), ("token_clip", clip)) if one is not None]:
+            refuse("the network of pair_sums", "have neither w0 nor token_clip", has[0], "use the attribute algorithm")
         if len(self.kq) != 1 or channels != ("blank", "now", "before"):
             raise ArgumentError(
                 f"pair_sums must be called for one layer on (blank, now, before), but is called for "

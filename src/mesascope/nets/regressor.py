@@ -95,6 +95,11 @@ class InContextRegressor(HookedModule, Pretrained):
         """Largest absolute value of token entries after each layer; None without clipping."""
         return self.config.transformer.token_clip
 
+    @property
+    def damping(self) -> float:
+        """Factor on the change of a token in each layer."""
+        return self.config.transformer.damping
+
     def forward(self, context: Context, xq: Float[Tensor, "*batch m d_in"]) -> Float[Tensor, "*batch m d_out"]:
         return self._read(self.transformer(*self._tokens(context, xq)))
 

@@ -25,10 +25,17 @@ def linear_attention(
     Products are computed in the cheaper order. For d = dk = dv, the scores cost 2 m n d multiplications, and the fast
     weight matrix sum_i k_i v_i^T costs (n + m) d^2.
     """
+    _require_pairs(q, k, v)
     (m, dk), (n, dv) = q.shape[-2:], v.shape[-2:]
     if m * n * (dk + dv) <= (n + m) * dk * dv:
         return (q @ k.mT) @ v
     return q @ (k.mT @ v)
+
+
+def _require_pairs(q: Tensor, k: Tensor, v: Tensor) -> None:
+    if q.shape[-1] != k.shape[-1] or k.shape[-2] != v.shape[-2]:
+        shapes = f"q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}"
+        refuse("q, k and v", "be (m, dk), (n, dk) and (n, dv)", shapes, "give q the width of k, and v the rows of k")
 
 
 def linear_attention_reference(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -51,6 +58,7 @@ def softmax_attention(
     Uses matrix products rather than `torch.nn.functional.scaled_dot_product_attention`, as its CPU kernel has no rule
     for `torch.func.vmap` and would run the members of an ensemble one at a time.
     """
+    _require_pairs(q, k, v)
     return torch.softmax((q @ k.mT) * k.shape[-1] ** -0.5, dim=-1) @ v
 
 

@@ -43,6 +43,8 @@ def rotated(
     half, odd = divmod(vectors.shape[-1], 2)
     if odd:
         refuse("vectors", "have an even width", vectors.shape[-1], "add an entry")
+    if vectors.ndim < 2 or times.shape[-1:] != vectors.shape[-2:-1]:
+        refuse("times", f"have {vectors.shape[-2:-1]} entries, one per token", tuple(times.shape), "pass each token's")
     speeds = 10_000.0 ** (-torch.arange(half, dtype=torch.float64, device=vectors.device) / half)
     angles = times[..., None, :, None] * speeds
     one, other = vectors.to(torch.promote_types(vectors.dtype, torch.float32)).chunk(2, -1)

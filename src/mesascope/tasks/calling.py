@@ -135,7 +135,7 @@ def check_causal(predictor: Any, sequences: Float[Tensor, "tasks t d"]) -> None:
     changed = torch.where(later[..., None], few.roll(1, 0).flip(1), few)
 
     def predictions(elements: Tensor) -> Tensor:
-        return check_answer(predictor, predict(predictor, copied(elements)), few.shape).detach().clone()
+        return check_answer(predictor, predict(predictor, copied(elements)), elements.shape).detach().clone()
 
     with torch.random.fork_rng(devices=[few.device] if few.is_cuda else []):
         first = predictions(few)
@@ -146,6 +146,12 @@ def check_causal(predictor: Any, sequences: Float[Tensor, "tasks t d"]) -> None:
         rounded = predictions(few * (1 + 2 * torch.finfo(few.dtype).eps))
         bound = bound.maximum(10 * (first - rounded).abs().max())
     for row, time in (moved > bound).nonzero().tolist()[:1]:
+        one, other = (predictions(part[row : row + 1])[0, time] for part in (few, changed))
+        if not bool((one - other).abs().max() > bound):
+            raise ArgumentError(
+                f"a predictor must predict each sequence by itself, but predictions of {label(predictor)} change with "
+                "other sequences of the batch: do not mix the first axis."
+            )
         raise ArgumentError(
             f"a predictor must not look ahead, but the prediction of {label(predictor)} after "
             f"{counted(time + 1, 'element')} changes with element {int(cuts[row]) + 1} or later ones: mask later "
@@ -162,8 +168,13 @@ def check_tasks(tasks: Any) -> None:
         )
     if isinstance(tasks, Episode):
         check_episode(tasks)
-        if tasks.xq.ndim < 3 or not tasks.yq.numel():
-            refuse("yq", "be (tasks, m, dy) with at least one task", tuple(tasks.yq.shape), "draw some")
+        if tasks.xq.ndim != 3 or not tasks.yq.numel():
+            refuse(
+                "yq",
+                "be (tasks, m, dy) with at least one task",
+                tuple(tasks.yq.shape),
+                "draw some, with one first axis",
+            )
         return
     check_sequence(tasks)
     if tasks.ndim != 3 or tasks.shape[1] < 2 or not tasks.numel() or not bool(torch.isfinite(tasks).all()):

@@ -15,6 +15,7 @@ import torch
 from mesascope.errors import refuse
 from mesascope.records import register
 from mesascope.shapes import Int, Tensor
+from mesascope.tasks.draws import check_draw
 from mesascope.validate import Count
 
 _Several = Annotated[int, msgspec.Meta(ge=2)]
@@ -53,6 +54,7 @@ class AssociativeRecall:
         return 4 * self.pairs
 
     def sample(self, batch: int, generator: torch.Generator) -> Asked:
+        check_draw(batch, generator)
         device = generator.device
         keys = _different(batch, self.tokens, generator)[:, : self.pairs]
         values = self.tokens + torch.randint(self.tokens, keys.shape, generator=generator, device=device)
@@ -87,6 +89,7 @@ class Copying:
         return 2 * self.length_of_text + 1
 
     def sample(self, batch: int, generator: torch.Generator) -> Asked:
+        check_draw(batch, generator)
         text = torch.randint(self.tokens, (batch, self.length_of_text), generator=generator, device=generator.device)
         tokens = torch.cat([text, torch.full_like(text[:, :1], self.tokens), text], 1)
         return _with(tokens, torch.arange(self.length, device=tokens.device) > self.length_of_text)
@@ -122,6 +125,7 @@ class Automata:
         return self.words * (self.word + 1)
 
     def sample(self, batch: int, generator: torch.Generator) -> Asked:
+        check_draw(batch, generator)
         device, shape = generator.device, (batch, self.states)
         symbols = _different(batch * self.states, self.tokens, generator)[:, :2].view(*shape, 2)
         follows = torch.randint(self.states, (*shape, 2), generator=generator, device=device)

@@ -111,7 +111,7 @@ class LinearRegression:
         """Teachers W of the pool's tasks, for `learners.BayesPool`."""
         if self.pool is None:
             refuse("pool", "be a number, as only a pool has fixed teachers", None, "pass pool=64, for example")
-        return self._pool[1]
+        return self._pool[1].clone()
 
     def sample(self, batch: int, generator: torch.Generator) -> Episode:
         check_draw(batch, generator)
@@ -119,7 +119,7 @@ class LinearRegression:
             return self._fresh(batch, generator)[0]
         pool = self._pool[0].to(generator.device)
         if batch == self.pool:
-            return pool
+            return pool.map(torch.clone)
         index = torch.randint(self.pool, (batch,), generator=generator, device=generator.device)
         return pool.map(lambda tensor: tensor[index])
 

@@ -19,6 +19,7 @@ from mesascope.streams import generator_on
 from mesascope.tasks import Context
 from mesascope.tasks.calling import label, require_tensor
 from mesascope.training.loop import Metrics
+from mesascope.training.processes import mark_undecayed, undecayed
 
 Module = TypeVar("Module", bound=nn.Module)
 
@@ -101,6 +102,7 @@ class Ensemble(Generic[Module]):
         """The first module that was passed; its weights are not used."""
         self.module = copied("members", members[0])
         """Copy of the first module, called with the weights of each member; its own weights are not used."""
+        mark_undecayed(self.module, undecayed(members[0]))  # copies of parameters lose their attributes
         try:
             weights, buffers = stack_module_state(list(members))  # type: ignore[arg-type]
         except (RuntimeError, KeyError) as error:

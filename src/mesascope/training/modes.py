@@ -37,8 +37,13 @@ class Modes:
 
 @contextmanager
 def evaluating(*learners: Any) -> Iterator[None]:
-    """Put modules into eval() mode (dropout off, running averages used), and restore their modes at the end."""
-    modules = [learner for learner in learners if isinstance(learner, nn.Module)]
+    """Put modules into eval() mode (dropout off, running averages used), and restore their modes at the end.
+
+    The module of a wrapper that is none itself, such as that of `mesascope.adapters.record`, is its attribute
+    ``learner``.
+    """
+    inner = [one if isinstance(one, nn.Module) else getattr(one, "learner", one) for one in learners]
+    modules = [learner for learner in inner if isinstance(learner, nn.Module)]
     before = [(part, part.training) for module in modules for part in module.modules()]
     try:
         for module in modules:

@@ -39,6 +39,7 @@ def make_optimizer(
 
     Parameters marked with ``_no_weight_decay`` in ``module`` have no weight decay unless a group matches them.
     """
+    require_instance("parameter_groups", groups, Sequence, "pass a list of groups")
     for group in groups:
         require_instance("parameter_groups", group, ParameterGroup)
     parts = _parts(weights, plan, groups, undecayed(module))
