@@ -22,7 +22,9 @@ from mesascope.ops import (
     delta_attention,
     dpfp,
     fast_weights_reference,
+    linear_attention,
     mesa_attention,
+    softmax_attention,
 )
 from mesascope.streams import stream
 
@@ -291,3 +293,19 @@ def test_softmax_keeps_its_digits_however_much_was_forgotten():
         y, state = causal_softmax_attention(**own, state=state, return_state=True)
         rows.append(y)
     assert (torch.cat(rows, -2) - expected).abs().max() < 2e-6
+
+
+@pytest.mark.parametrize("attention", [linear_attention, softmax_attention])
+def test_queries_and_keys_of_other_widths_are_refused(attention, unchecked):
+    for shapes in (((4, 3), (5, 2), (5, 2)), ((4, 3), (5, 3), (6, 3))):
+        with pytest.raises(ArgumentError, match=r"q, k and v must be \(m, dk\), \(n, dk\) and \(n, dv\)"):
+            attention(*map(torch.zeros, shapes))
+
+
+def test_a_part_without_tokens_depends_on_its_state():
+    q, k, v = (draw(2, 3, 4, name=name) for name in "qkv")
+    _, state = mesa_attention(q, k, v, ridge=0.1, return_state=True)
+    own = state._replace(H=state.H.clone().requires_grad_())
+    empty = mesa_attention(q[:, :0], k[:, :0], v[:, :0], ridge=0.1, state=own)
+    empty.sum().backward()
+    assert not own.H.grad.any()

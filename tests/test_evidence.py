@@ -573,3 +573,12 @@ def test_false_discoveries_are_controlled_over_all_claims():
     assert re.fullmatch(
         r"it \w+ .* \(p = 0\.00\d+\), but .* among 320 claims, which about 20 seeds would decide", moved["reason"]
     )
+
+
+def test_a_statistic_may_need_its_axis():
+    wide = np.linspace(1.0, 3.0, 20)
+    found = judged(
+        claim(lambda r: wide, above(1.0), quantifier="bootstrap", statistic=lambda one, axis: np.median(one, axis)),
+        "quick", {},
+    )  # fmt: skip
+    assert found["verdict"] == "holds"

@@ -310,6 +310,12 @@ def _share(claim: Claim, read: tuple[_Samples, ...]) -> _Intervals:
     return at
 
 
+def _applied(statistic: Callable[..., Any], rows: tuple[np.ndarray, ...]) -> Any:
+    """Statistic of samples; an argument ``axis`` is the last one, as scipy's bootstrap passes it."""
+    axis = {"axis": -1} if "axis" in inspect.signature(statistic).parameters else {}
+    return statistic(*rows, **axis)
+
+
 def _bootstrap(claim: Claim, read: tuple[_Samples, ...]) -> _Intervals:
     """Percentile bootstrap interval of the statistic, widened for coverage with few replicates.
 
@@ -323,8 +329,7 @@ def _bootstrap(claim: Claim, read: tuple[_Samples, ...]) -> _Intervals:
     if any(sample.values.shape[1] > 1 for sample in read):
         raise _Undecided("its reading returns several cases, and bootstrap takes one")
     rows, count = tuple(sample.values[:, 0] for sample in read), min(len(sample.values) for sample in read)
-    axis = {"axis": -1} if "axis" in inspect.signature(claim.statistic).parameters else {}
-    value = _result("statistic", lambda: float(claim.statistic(*rows, **axis)))  # type: ignore[misc]
+    value = _result("statistic", lambda: float(_applied(claim.statistic, rows)))
     drawn = _result("statistic", lambda: bootstrap(
         rows, claim.statistic, n_resamples=RESAMPLES, method="percentile",
         rng=np.random.default_rng(0),

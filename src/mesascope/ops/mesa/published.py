@@ -50,8 +50,9 @@ def mesa_recursion(
         f_t = R_{t-1} k_t,    R_t = (R_{t-1} - beta_t f_t f_t^T / (gamma_t + beta_t k_t . f_t)) / gamma_t,
 
     then x_t = R_t q_t, and y_t = G_t x_t as in causal linear attention. The backward pass runs the recursion in reverse
-    time, so only the last R_t is stored. Rounding errors accumulate in both directions: in float32 with small ridges
-    (1e-3) and gates below 1, gradients have no accurate digit, while those of `mesa_attention` are fully accurate.
+    time, so only the last R_t is stored. Rounding errors accumulate in both directions and are not checked. With
+    forget factors that fall to e^-3, outputs can be wrong in float64; in float32 with small ridges (1e-3) and gates
+    below 1, gradients have no accurate digit. Those of `mesa_attention` are fully accurate.
 
     Args:
         q, k, v, ridge, log_forget, beta: as in `mesa_attention`, with a decaying ridge and forget factors above 0.
