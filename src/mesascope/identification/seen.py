@@ -101,7 +101,7 @@ class Seen:
         return Answered(self.tasks["test"][condition].part(0, most), *(part[condition][:most] for part in parts))
 
     def further(self, learner: Learner, tasks: Episode) -> Answered:
-        """Predictions on further tasks of the family, asked as the test tasks are; those without an answer are left out."""
+        """Predictions on further tasks of the family, asked as test tasks are; those without an answer are left out."""
         own = tasks.to(self.dtype)
         first = _in_parts(learner, own)
         second = first if self._repeats else _in_parts(learner, self._again(own))
