@@ -58,7 +58,7 @@ def _late_share(values: np.ndarray) -> float:
 def covered(quantifier: str, samples: Any, errors: Any, truth: float, **claim: Any) -> float:
     """Share of samples, one a column, whose interval contains the true value."""
     own = SimpleNamespace(over="seeds", **claim)
-    error = (1 - LEVEL) * judging._STRICTER.get(quantifier, 1)
+    error = (1 - LEVEL) * judging.STRICTER.get(quantifier, 1)
     intervals = judging._INTERVALS[quantifier](own, (judging._Samples(samples, errors),))(error, len(samples))
     return float(np.mean([one.low <= truth <= one.high for one in intervals]))
 
@@ -164,7 +164,7 @@ def bootstrapped(
     with mock.patch.object(judging, "RESAMPLES", resamples):
         for _ in range(samples):
             read = tuple(judging._Samples(draw(rng, (n, 1)), np.zeros((n, 1))) for _ in range(count))
-            (found,) = judging._bootstrap(own, read)((1 - LEVEL) * judging._STRICTER["bootstrap"], n)
+            (found,) = judging._bootstrap(own, read)((1 - LEVEL) * judging.STRICTER["bootstrap"], n)
             inside += found.low <= truth <= found.high
     return inside / samples
 

@@ -61,7 +61,7 @@ class Reported:
 
     def __str__(self) -> str:
         numbers = self.value if isinstance(self.value, tuple) else (self.value,)
-        return f"{', '.join(f'{number:g}' for number in numbers)} ({self.origin})"
+        return f"{', '.join(f'{number:.8g}' for number in numbers)} ({self.origin})"
 
 
 @dataclass(frozen=True)
@@ -86,16 +86,18 @@ class Bound:
 
     def __str__(self) -> str:
         if math.isinf(self.low):
-            return f"< {self.high:g}"
+            return f"< {self.high:.8g}"
         if math.isinf(self.high):
-            return f"> {self.low:g}"
-        return f"in [{self.low:g}, {self.high:g}]"
+            return f"> {self.low:.8g}"
+        return f"in [{self.low:.8g}, {self.high:.8g}]"
 
     def side(self, low: float, high: float) -> Literal["inside", "outside", "across"]:
-        """Position of an interval relative to the bound."""
-        if self.low < low and high < self.high:
-            return "inside"
-        return "outside" if high <= self.low or low >= self.high else "across"
+        """Position of an interval relative to the bound; both ends of a two-sided bound are allowed values."""
+        if math.isfinite(self.high - self.low):
+            inside, outside = self.low <= low and high <= self.high, high < self.low or low > self.high
+        else:
+            inside, outside = self.low < low and high < self.high, high <= self.low or low >= self.high
+        return "inside" if inside else "outside" if outside else "across"
 
 
 def two_sided(margin: float, around: float = 1.0, by: Literal["us", "paper"] = "us") -> Bound:

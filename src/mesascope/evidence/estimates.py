@@ -14,6 +14,9 @@ from mesascope.errors import ArgumentError, NumericalError, refuse, require_choi
 from mesascope.evidence.numbers import Numbers, unmasked
 from mesascope.evidence.tables import Table, Tabular
 
+# Rounding error of a covariance, as a share of its standard errors.
+_ROUNDING = 1e-7
+
 
 class Arrays(Tabular, Mapping[str, np.ndarray]):
     """Arrays by name; keywords name the axes of each array, such as ``loss="seed step"``.
@@ -125,6 +128,9 @@ class Estimates(Tabular):
     @classmethod
     def over(cls, cases: Mapping[str, Sequence[Any]], points: Sequence[Estimates]) -> Estimates:
         """Stack the `Estimates` of all points of a sweep."""
+        if len({(tuple(point.names), point.n) for point in points}) > 1:
+            found = [f"{point!r}" for point in points][:2]
+            refuse("points", "have the same quantities in one order, and as many tasks", found, "measure all alike")
         mean, covariance = (np.stack([getattr(point, part) for point in points]) for part in ("mean", "covariance"))
         return cls(points[0].names, mean, covariance, points[0].n, {k: np.asarray(v) for k, v in cases.items()})
 
@@ -230,7 +236,8 @@ def _correlated(mean: np.ndarray, covariance: np.ndarray) -> np.ndarray:
     if finite.any():
         own = covariance[np.ix_(finite, finite)]
         _require_covariance(own)
-        values[finite] = correlated_values(mean[finite], own)
+        # Differences of nearly equal numbers would otherwise have the rounding of the covariance as their error.
+        values[finite] = correlated_values(mean[finite], own + np.diag(_ROUNDING**2 * np.diagonal(own)))
     for index in np.flatnonzero(~finite):
         values[index] = ufloat(float(mean[index]), float("nan"))
     return values

@@ -13,13 +13,11 @@ import numpy as np
 from mesascope.errors import ArgumentTypeError, MesascopeError, refuse, shown
 from mesascope.evidence.claims import Bound, Claim, check_claims
 from mesascope.evidence.numbers import unmasked
-from mesascope.evidence.verdicts import Verdicts, sample_text
+from mesascope.evidence.verdicts import STRICTER, Verdicts, sample_text
 from mesascope.text import counted
 
 LEVEL = 0.99  # confidence level of each claim's interval
 RESAMPLES = 9_999
-# Factors on the error rate: these intervals can cover less than they state, so they are computed at 99.9 %.
-_STRICTER = {"every": 0.1, "bootstrap": 0.1}
 # Largest multiple of the sample size that is suggested to decide a claim.
 _MOST_TIMES = 100
 # Minimum numbers of replicates: with probability 1.6 %, all of seven lie on one side of the true median.
@@ -163,7 +161,7 @@ def _decide(claim: Claim, bound: Bound, read: tuple[_Samples, ...]) -> _Decision
 
     def sides(outside: float, size: int = count) -> tuple[list[_Interval], list[str]]:
         with np.errstate(all="ignore"):
-            found = intervals(outside * _STRICTER.get(claim.quantifier or "", 1), size)
+            found = intervals(outside * STRICTER.get(claim.quantifier or "", 1), size)
         return found, [bound.side(one.low, one.high) for one in found]
 
     def all_inside(error: float, size: int = count) -> bool:
@@ -177,6 +175,7 @@ def _decide(claim: Claim, bound: Bound, read: tuple[_Samples, ...]) -> _Decision
                 return [place for place, side in enumerate(ends) if side == "outside"]
         return []
 
+    least = 20 / RESAMPLES if claim.quantifier == "bootstrap" else 0.0  # the tail of one resample
     alone, where = sides(1 - LEVEL)
     ranks = sorted({*(2**power for power in range(len(alone).bit_length())), len(alone)})
     of = [(count, claim.over.removesuffix("s"))] * (len(alone) > cases) + [(cases, "case")] * (cases > 1)
@@ -185,11 +184,11 @@ def _decide(claim: Claim, bound: Bound, read: tuple[_Samples, ...]) -> _Decision
     if {*where} == {"inside"}:
         if claim.quantifier not in ("exact", "share") and any(map(_all_the_same, read)):
             raise _Undecided(f"all {claim.over} are the same")
-        return _Decision("holds", nearest, among, _least_error(all_inside))
+        return _Decision("holds", nearest, among, max(_least_error(all_inside), least))
     if wrong := outside_at(1 - LEVEL):
         shown = max((alone[place] for place in wrong), key=lambda one: max(one.low - bound.high, bound.low - one.high))
         among = among and f"{among}; {len(wrong)} of {len(alone)} outside"
-        return _Decision("fails", shown, among, _least_error(outside_at))
+        return _Decision("fails", shown, among, max(_least_error(outside_at), least))
     needed = _needed(claim, count, lambda size: all_inside(1 - LEVEL, size) or bool(outside_at(1 - LEVEL, size)))
     among = among and f"{among}; {where.count('inside')} of {len(alone)} inside"
     return _Decision("undecided", nearest, among, 1.0, f"its interval crosses the bound, {needed}")
@@ -329,7 +328,7 @@ def _bootstrap(claim: Claim, read: tuple[_Samples, ...]) -> _Intervals:
     if any(sample.values.shape[1] > 1 for sample in read):
         raise _Undecided("its reading returns several cases, and bootstrap takes one")
     rows, count = tuple(sample.values[:, 0] for sample in read), min(len(sample.values) for sample in read)
-    value = _result("statistic", lambda: float(_applied(claim.statistic, rows)))
+    value = _result("statistic", lambda: float(_applied(claim.statistic, rows)))  # type: ignore[arg-type]
     drawn = _result("statistic", lambda: bootstrap(
         rows, claim.statistic, n_resamples=RESAMPLES, method="percentile",
         rng=np.random.default_rng(0),

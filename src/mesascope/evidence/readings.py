@@ -93,7 +93,9 @@ class Reading:
         one = _reading(other)
         right = f"({one})" if one.joined else str(one)
         left = f"({self})" if self.joined and sign in "*/" else str(self)
-        return Reading(f"{left} {sign} {right}", lambda results: operate(self.read(results), one.read(results)), True)
+        return Reading(
+            f"{left} {sign} {right}", lambda results: operate(*_aligned(self.read(results), one.read(results))), True
+        )
 
 
 def _reading(other: Any) -> Reading:
@@ -177,6 +179,22 @@ def beside(readings: Iterable[Reading], words: str) -> Reading:
     """Stack readings ``(replicates,)`` into one reading ``(replicates, cases)``, described by ``words``."""
     all_ = tuple(readings)
     return Reading(words, lambda results: np.stack([one(results) for one in all_], axis=1))
+
+
+def _aligned(one: Any, other: Any) -> tuple[Any, Any]:
+    """Two operands; of arrays with as many rows, the one with fewer axes gets further last axes.
+
+    Whole numbers and truth values become floats, which do not wrap around.
+    """
+    one, other = (
+        numbers.astype(float) if isinstance(numbers, np.ndarray) and numbers.dtype.kind in "biu" else numbers
+        for numbers in (one, other)
+    )
+    axes = np.ndim(one), np.ndim(other)
+    if 0 in axes or axes[0] == axes[1] or len(one) != len(other):
+        return one, other
+    wanted = max(axes)
+    return tuple(np.expand_dims(numbers, tuple(range(np.ndim(numbers), wanted))) for numbers in (one, other))  # type: ignore[return-value]
 
 
 def _log2(numbers: Any) -> Any:

@@ -13,6 +13,8 @@ from mesascope.text import interval_text
 
 # Largest expected share of false verdicts among the decided claims of a ledger.
 RATE = 0.01
+# Factors on the error rate: these intervals can cover less than they state, so they are computed at 99.9 %.
+STRICTER = {"every": 0.1, "bootstrap": 0.1}
 
 
 class Verdicts(Table):
@@ -66,7 +68,7 @@ def measured_text(record: Mapping[str, Any]) -> str:
 def sample_text(record: Mapping[str, Any], size: float) -> str:
     """Phrase for a sample of ``size`` in place of ``n``: evaluation tasks for ``every``, otherwise replicates."""
     if record["quantifier"] == "every":
-        return f"{round(size / record['n'], 1):g} times as many evaluation tasks"
+        return f"{max(math.ceil(10 * size / record['n'] - 1e-9) / 10, 1.1):g} times as many evaluation tasks"
     return f"about {math.ceil(size)} {record['over']}"
 
 
@@ -77,7 +79,8 @@ def controlled(records: Sequence[Mapping[str, Any]]) -> Verdicts:
     and so do the claims of the same run (column ``run``) that have it as a premise.
     """
     errors = sorted(error for record in records if (error := record.get("p")) is not None)
-    most = max((error for rank, error in enumerate(errors, 1) if error <= RATE * rank / len(errors)), default=0.0)
+    passed = max((rank for rank, error in enumerate(errors, 1) if error <= RATE * rank / len(errors)), default=0)
+    most = errors[passed - 1] if passed else 0.0
 
     def reason(record: Mapping[str, Any]) -> str:
         from scipy.stats import norm
@@ -86,9 +89,9 @@ def controlled(records: Sequence[Mapping[str, Any]]) -> Verdicts:
             f"it {record['verdict']} by itself (p = {record['p']:.2g}), but not at a false discovery rate of 1 % among "
             f"{len(errors)} claims"
         )
-        if not most:
-            return said
-        times = (norm.isf(most / 2) / norm.isf(record["p"] / 2)) ** 2
+        wanted = RATE * (passed + 1) / len(errors)  # the largest p-value with which one more claim is decided
+        stricter = STRICTER.get(record["quantifier"], 1) / 2
+        times = (norm.isf(wanted * stricter) / norm.isf(record["p"] * stricter)) ** 2
         return f"{said}, which {sample_text(record, record['n'] * times)} would decide"
 
     def decided(record: Mapping[str, Any]) -> bool:

@@ -163,7 +163,7 @@ def found_text(claims: Sequence[Mapping[str, Any]]) -> list[str]:
     sentences = [f"Of {counted(len(findings), 'finding')} {counts_text(findings)} ({holding_text(claims)})."]
     sentences += [f"Fails: {_with_ids([claim])}." for claim in failed]
     if open_:
-        sentences.append(f"Undecided, until there are more seeds or tasks: {', '.join(one['id'] for one in open_)}.")
+        sentences.append(f"Undecided, for the reasons beside them: {', '.join(one['id'] for one in open_)}.")
     if broken := [claim for claim in premises if claim["verdict"] != "holds"]:
         sentences.append(
             f"Of {counted(len(premises), 'premise')} {counts_text(premises)}, so that findings which rest on "
@@ -178,7 +178,7 @@ def found_text(claims: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def reported_outside(claim: Mapping[str, Any]) -> bool:
     """True if a value that the paper reports lies outside a bound that we set."""
-    numbers = re.findall(r"-?\d+(?:\.\d+)?(?:e-?\d+)?", (claim["reported"] or "").partition(" (")[0])
+    numbers = re.findall(r"-?\d+(?:\.\d+)?(?:e[-+]?\d+)?", (claim["reported"] or "").partition(" (")[0])
     low, high = (claim.get(name) for name in ("bound_low", "bound_high"))
     low, high = -math.inf if low is None else low, math.inf if high is None else high
     return claim["bound_by"] == "us" and not all(low <= float(number) <= high for number in numbers)

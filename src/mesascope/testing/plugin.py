@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 Records = list[dict[str, Any]]
 _JUDGED = pytest.StashKey[Records]()  # claim records of a test
+_TOLD = pytest.StashKey[int]()  # number of these that a report of the test contains
 
 
 class Claims:
@@ -80,8 +81,10 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, Any]:
     ``--claims-strict``.
     """
     report = yield
-    last = report.when == "call" or (report.when == "setup" and report.failed)
-    if last and (records := item.stash.get(_JUDGED, [])):
+    told = item.stash.get(_TOLD, 0)
+    last = report.when != "setup" or report.failed
+    if last and (records := item.stash.get(_JUDGED, [])[told:]):  # a fixture may judge claims after the test
+        item.stash[_TOLD] = told + len(records)
         report.claims = records  # plain values, which pytest-xdist sends from its workers
         undecided = [_sentence(record) for record in records if record["verdict"] == "undecided"]
         if undecided and report.passed and not hasattr(report, "wasxfail"):
