@@ -16,6 +16,7 @@ from mesascope.identification import (
     Candidate,
     Catalogue,
     battery,
+    behaviour,
     candidates,
     identify,
     implicit_weights,
@@ -36,7 +37,7 @@ from mesascope.records import registered
 from mesascope.streams import stream
 from mesascope.studies.identifying import aliens
 from mesascope.studies.identifying.calibration import ADAPTERS, along, behind, budget
-from mesascope.tasks import Context, LinearRegression
+from mesascope.tasks import Context, Episode, LinearRegression
 from mesascope.training import Training, train
 
 pytestmark = pytest.mark.usefixtures("unchecked_module")
@@ -730,6 +731,76 @@ def test_one_noisy_task_does_not_hide_another_difference():
     upper = difference(raw, noise, 0.01, by_bets=False).high
     raw[1] = 0.0
     assert difference(raw, noise, 0.01, by_bets=False).high < 1e-6 < 0.04 < upper - 0.02
+
+
+def _spoilt(size, share=1.0):
+    """Ridge regression with normal noise in a share of its answers."""
+    draw = stream(0, "noise")
+
+    def answer(context, xq):
+        found = _ridge(context, xq)
+        noisy = torch.rand(found.shape, generator=draw) < share
+        return torch.where(noisy, found + size * torch.randn(found.shape, generator=draw), found)
+
+    return answer
+
+
+def test_noise_names_nothing_falsely_and_biases_no_parameter():
+    """Variances of tasks depend on their noise, and a maximum cuts differences and noise otherwise."""
+    garbage = _identified(_spoilt(20.0, 0.5), budget=40_000)
+    assert not {"zero", "mean", "nearest-neighbours"} & {*garbage.names}
+    free = Candidate("ridge", lambda ridge: learners.LeastSquares(ridge), {"ridge": Range(0.01, 100.0, "log")})
+    found = identify(_spoilt(0.6), FAMILY, [free], 60_000)
+    assert found.parameters("ridge")["ridge"] == pytest.approx(0.5, abs=0.25)
+
+
+def test_a_fit_to_all_conditions_is_told_from_that_on_own_tasks():
+    def other_when_short(context, xq):
+        return _ridge(context, xq, 0.3 if context.x.shape[-2] == 12 else 30.0)
+
+    found = _identified(other_when_short)
+    assert "own tasks ridge least-squares with ridge = 0.3" in found.exactly
+    assert found.departs.startswith("Fitted to all conditions, ridge least-squares departs by")
+
+
+def test_further_tasks_count_for_the_nearest_family():
+    def rare(context, xq):
+        odd = (context.y[..., :1, :] * 1e4).abs() % 1 < 0.01
+        return torch.where(odd, 20.0, _ridge(context, xq))
+
+    found = _identified(rare, FAMILY, seed=7)
+    assert found.names == ()
+    assert found.shares[0].unexplained.value > 0.01
+
+
+def test_a_part_of_the_tasks_that_is_answered_is_told():
+    def positive(context, xq):
+        return torch.where(context.y[..., :1, :] > 0, _ridge(context, xq), torch.nan)
+
+    assert "It was tested on the tasks that it answers: " in _identified(positive).verdict
+
+
+def test_less_close_candidates_are_not_equal():
+    near = [Candidate(name, lambda by=by: lambda *task: (1 + by) * _ridge(*task)) for name, by in
+            (("one", 1e-2), ("other", 3e-2), ("alike", 1e-2))]  # fmt: skip
+    assert "approximates one (equally: alike; less closely: other)." in identify(_ridge, FAMILY, near).exactly
+
+
+def test_repeated_labels_are_near_no_other_label():
+    """With one large label among many, each prediction is near some label by this label's measure."""
+    draw = stream(0, "labels")
+    x, y = (torch.randn(64, 100, width, generator=draw, dtype=torch.float64) for width in (3, 1))
+    y[:, 0] = 3000
+    tasks = Episode(Context(x, y), x[:, :4], y[:, :4])
+    assert behaviour._copies(lambda context, xq: xq[..., :1], tasks).value < 0.1
+    assert behaviour._copies(lambda context, xq: context.y[..., 1:2, :].expand(*xq.shape[:-1], 1), tasks).value == 1
+
+
+def test_a_filter_has_no_eigenvalues_of_rounding():
+    tasks = LinearRegression(n_context=4, d_in=8, noise=0.3).sample(32, stream(0, "tasks")).to(torch.float64)
+    table, _ = spectral_filter(smoother_weights(learners.GradientDescent(1, 0.7), tasks), tasks)
+    assert all(row["eigenvalue"] > 1e-6 for row in table)
+    assert all(row["filter"].value == pytest.approx(0.7) for row in table)
 
 
 def test_few_neighbours_small_predictions_and_silence():

@@ -131,7 +131,7 @@ def test_a_model_goes_on_with_a_prompt_the_same_way_for_the_same_seed(folder, ca
     code, said = told(capsys, "sample", folder / "run", "--tokens", "100")
     assert code == 2
     why = "as the model has learned 24 positions, and the prompt takes 1"
-    assert f"--tokens must be at most 23, {why}, but is 100: pass 23 or fewer." in said.err
+    assert f"--tokens must be at most 24, {why}, but is 100: pass 24 or fewer." in said.err
     code, said = told(capsys, "sample", folder / "run")
     assert code == 0
     assert f"tokens: 23, {why}" in said.err

@@ -29,8 +29,8 @@ run one-step --inner-lr 3                   | options: --inner-lr, 3; for full h
 run one-step --taks 3                       | perhaps you meant --tasks INT
 run one-step --training 3                   | unrecognized options: --training
 run one-step --tasks                        | missing value for argument '--tasks'
-run one-step --tasks many                   | error parsing --tasks: invalid literal
-run one-step --tasks 1.5                    | error parsing --tasks: invalid literal
+run one-step --tasks many                   | --tasks must be a whole number
+run one-step --tasks 1.5                    | --tasks must be a whole number
 run one-step --tasks 1                      | --tasks must be at least 2, but is 1
 run one-step --tasks -5                     | --tasks must be at least 2, but is -5
 run one-step --seeds 0                      | --seeds must be at least 1, but is 0
@@ -48,7 +48,7 @@ run one-step --training.schedule step       | invalid choice 'step' for argument
 run one-step --training.optimizer adma      | invalid choice 'adma' .* expected one of .*'adam'
 run one-step --training.momentum 0.9        | --training.momentum must be 0 for adam
 run one-step --training.betas 0.9 1.5       | --training.betas must be less than 1
-run one-step --training.learning-rate abc   | error parsing --training.learning-rate: could not convert
+run one-step --training.learning-rate abc   | --training.learning-rate must be a number
 run one-step --training.betas 0.9           | missing value for argument '--training.betas'
 run one-step --training.betas 0.9 0.9 3     | unrecognized options: 3
 run one-step --tasks 5 6                    | unrecognized options: 6

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -170,8 +171,11 @@ class Identification(Answer):
         found = self.standing
         if found.names:
             first, *others = found.names
-            also = f" (equally: {_all(others)})" if others else ""
-            return f"{self.learner} {found.kind} {self._spelt(first)}{also}."
+            near = [name for name in others if self._as_near(name, first)]
+            far = [name for name in others if name not in near]
+            also = [f"{word}: {_all(names)}" for word, names in (("equally", near), ("less closely", far)) if names]
+            beside = f" ({'; '.join(also)})" if also else ""
+            return f"{self.learner} {found.kind} {self._spelt(first)}{beside}."
         if found.undecided:
             tasks = max(self._tasks_to_decide(name) for name in found.undecided)
             would = f"about {tasks:,.0f} tasks per condition would" if tasks < _MOST else "more tasks would hardly"
@@ -196,7 +200,9 @@ class Identification(Answer):
         beyond = sorted((one.mean.value, name) for name, one in differences.items() if one.low > bound)
         ends = [*beyond[:1], *beyond[1:][-1:]]
         reach = " to ".join(f"{_far(value)} ({_under(name)})" for value, name in ends)
-        found = f"It departs from {row.candidate} by {reach}." if beyond else ""
+        fitted = own and row.parameters != row.own_parameters
+        said = f"Fitted to all conditions, {row.candidate} departs" if fitted else f"It departs from {row.candidate}"
+        found = f"{said} by {reach}." if beyond else ""
         open_ = [name for name, one in differences.items() if one.low <= bound <= one.high]
         if own and open_:
             found += f" It is not measured well enough {_all([_under(name) for name in open_])}."
@@ -206,7 +212,14 @@ class Identification(Answer):
     def untested(self) -> str:
         """Sentence about conditions that the learner hardly answered, so that no candidate was tested there."""
         names = [name for name in CONDITIONS if name in self.unmeasured and name not in self.noise]
-        return f"It was not tested {_all([_under(name) for name in names])}: it does not answer there." if names else ""
+        found = (
+            f"It was not tested {_all([_under(name) for name in names])}: it does not answer there." if names else ""
+        )
+        partly = [f"{self.unmeasured[name].partition(' tasks')[0]} {_under(name)}" for name in CONDITIONS
+                  if name in self.unmeasured and name in self.noise]  # fmt: skip
+        return " ".join(
+            [found, f"It was tested on the tasks that it answers: {_all(partly)}."] if partly else [found]
+        ).strip()
 
     @property
     def description(self) -> str:
@@ -221,6 +234,16 @@ class Identification(Answer):
     def parameters(self, candidate: str) -> dict[str, Any]:
         """Best-fitting parameters of a candidate, on the family's own tasks alone if the verdict is about these."""
         return dict(_parameters(self._row(candidate), self.standing))
+
+    def _as_near(self, one: str, first: str) -> bool:
+        """True if a named candidate is as near as the first, up to three standard errors."""
+        own = self.standing.kind == OWN_TASKS
+        parts = [self._row(name).judged(own).values() for name in (one, first)]
+        (value, error), (least, other) = (
+            [sum(getattr(each.mean, field) for each in part) / len(part) for field in ("value", "stderr")]
+            for part in parts
+        )
+        return value - least <= EXACT + 3 * math.hypot(error, other)
 
     def _row(self, candidate: str) -> Row:
         for row in self.rows:

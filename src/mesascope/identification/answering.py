@@ -89,20 +89,25 @@ def joined(episodes: Sequence[Episode]) -> Episode:
     return Episode(Context(torch.cat(x), torch.cat(y)), torch.cat(queries), torch.cat(targets))
 
 
-def size(tasks: Episode, predicted: Float[Tensor, "tasks m dy"]) -> Float[Tensor, "tasks dy"]:
+def size(tasks: Episode, predicted: Float[Tensor, "tasks m dy"], pooled: bool = False) -> Float[Tensor, "tasks dy"]:
     """Divisors of squared differences, by task and output.
 
     Each divisor is the variance of the task's predictions of this output, or its mean over tasks if larger. They are
     scaled so that predicting the mean has an average divided difference of 1.
+
+    Args:
+        pooled: use the mean variance for all tasks. If predictions have noise, a task's own variance depends on it.
     """
     own = variances(tasks, predicted)
+    if pooled:
+        return own.mean(0).expand_as(own)
     larger = torch.maximum(own, own.mean(0))
     return larger * (own / larger).mean(0)
 
 
-def sizes(tasks: Mapping[str, Episode], seen: Answers) -> dict[str, Tensor]:
+def sizes(tasks: Mapping[str, Episode], seen: Answers, pooled: bool = False) -> dict[str, Tensor]:
     """Divisors of squared differences, by condition, task and output: see `size`."""
-    return {name: size(tasks[name], predicted) for name, predicted in seen.items()}
+    return {name: size(tasks[name], predicted, pooled) for name, predicted in seen.items()}
 
 
 def variances(tasks: Episode, predicted: Float[Tensor, "tasks m dy"]) -> Float[Tensor, "tasks dy"]:

@@ -25,6 +25,12 @@ from mesascope.text import percent_text
 _MOST = 0.9
 # Minimum ratio of a pair's weight to the average weight, for a description to name the pair.
 _HEAVY = 2.0
+# Eigenvalues below this share of the largest are rounding errors.
+_NO_DATA = 1e-12
+# Maximum distance of a prediction from the label that it repeats, relative to that from the nearest other label.
+_NEAREST = 0.01
+# Labels within this share of their size are the same one.
+_SAME = 1e-9
 _RANKS = {0: "nearest pair", 1: "second nearest pair", 2: "third nearest pair"}
 # Minimum distance of a measurement from a bound, in standard errors.
 _ERRORS = 3.0
@@ -124,14 +130,20 @@ def _weight_shares(weights: Float[Tensor, "tasks rows n"]) -> tuple[Measurement,
 
 
 def _copies(learner: Learner, tasks: Episode) -> Measurement | None:
-    """Share of predictions that equal a label of their context up to rounding; None without an answer."""
+    """Share of predictions that equal a label of their context up to rounding; None without an answer.
+
+    Their distance from the label is below 0.1 % of the labels' size, and 1 % of that from the nearest other label.
+    """
     found = answer(learner, tasks)
     if found is None:
         return None
     labels = tasks.context.y.double()
-    distances = torch.cdist(found, labels).amin(-1)
-    near = distances <= EXACT**0.5 * labels.square().mean((-2, -1)).sqrt()[:, None]
-    return Measurement.of(near.double().mean(-1))
+    every, size = torch.cdist(found, labels), labels.square().mean((-2, -1)).sqrt()[:, None]
+    distances, place = every.min(-1)
+    label = labels.gather(1, place[..., None].expand(-1, -1, labels.shape[-1]))
+    others = torch.where(torch.cdist(label, labels) > _SAME * size[..., None], every, torch.inf).amin(-1)
+    near = distances <= EXACT**0.5 * size
+    return Measurement.of((near & (distances <= _NEAREST * others)).double().mean(-1))
 
 
 def superposition(learner: Learner, tasks: Episode) -> Measurement | None:
@@ -162,6 +174,7 @@ def spectral_filter(
     n = x.shape[-2]
     values, basis = torch.linalg.eigh(x.mT @ x / n)
     seen, asked = weights @ x @ basis, _by_output(tasks.xq @ basis, weights.shape[-2] // tasks.xq.shape[-2])
+    values = torch.where(values > (least := _NO_DATA * float(values.max())), values, 0)  # rounding
     rises = asked * values[..., None, :]
     shares = torch.linspace(0, 1, bins + 1, dtype=values.dtype, device=values.device)
     edges = torch.quantile(values.flatten(), shares)
@@ -170,7 +183,7 @@ def spectral_filter(
     for one in range(bins):
         inside = (place == one)[..., None, :]
         above, below = ((part * inside).sum((-2, -1)) for part in (seen * rises, rises.square()))
-        if not bool((below > 0).sum() > 1):
+        if not bool((below > 0).sum() > 1) or not bool((values[place == one] > least).any()):
             continue
         height = Measurement.ratio(above, below)
         filtered = torch.where(place == one, torch.full_like(filtered, height.value), filtered)

@@ -83,7 +83,7 @@ class Compared:
         fitted: fit to all conditions; equals ``own`` if the comparison ended on the family's own tasks.
         own: fit to the family's own tasks; ``alone`` is its difference on these tasks.
         measured: differences on held-out tasks by condition; empty if the comparison ended on own tasks. After
-            `confirmed`, those of ``row`` on own tasks are of further tasks.
+            `confirmed`, those of ``row`` on own tasks are of further tasks, and ``alone`` has these too.
     """
 
     candidate: Candidate
@@ -123,13 +123,16 @@ def comparing(candidate: Candidate, seen: Seen, levels: Levels) -> Iterator[Comp
     counts = sorted({_most(candidate, first), _most(candidate, tasks_each)})
     for most in counts:
         few, tasks = {OWN: seen.fit[OWN][:most]}, {OWN: seen.tasks["fit"][OWN].part(0, most)}
-        near = fits(candidate, tasks, few, near, anew=not near)
+        near = fits(candidate, tasks, few, near, anew=not near, pooled=seen.pooled)
         own = near[0]
         flattered = _on_fitted(candidate, own, tasks[OWN], seen, look)
         if flattered.difference.low > bound:
             tested = _tested(candidate, own, seen, OWN, look, _most(candidate, tasks_each))
-            low, high = (max(end, flattered.difference.low) for end in (tested.difference.low, tested.difference.high))
-            yield _ended(candidate, own, tested._replace(difference=Difference(tested.difference.mean, low, high)))
+            found, on_fitted = tested.difference, flattered.difference
+            if on_fitted.low > found.mean.value:  # held-out tasks are too few
+                found = dataclasses.replace(found, mean=on_fitted.mean)
+            low, high = (max(end, on_fitted.low) for end in (found.low, found.high))
+            yield _ended(candidate, own, tested._replace(difference=Difference(found.mean, low, high)))
             return
         if most == counts[0]:
             yield _ended(candidate, own, flattered)
@@ -145,7 +148,7 @@ def comparing(candidate: Candidate, seen: Seen, levels: Levels) -> Iterator[Comp
     for most in counts:
         few = {name: one[:most] for name, one in seen.fit.items()}
         tasks = {name: one.part(0, most) for name, one in seen.tasks["fit"].items()}
-        near, anew = fits(candidate, tasks, few, near, anew), False
+        near, anew = fits(candidate, tasks, few, near, anew, seen.pooled), False
         best, last = near[0], most == counts[-1]
         level = levels._replace(out=(half.out if last else look.out) / len(seen.test))
         measured: dict[str, Measured] = {}
@@ -179,7 +182,7 @@ def _most(candidate: Candidate, tasks: int) -> int:
 def _on_fitted(candidate: Candidate, fitted: Fit, tasks: Episode, seen: Seen, levels: Levels) -> Measured:
     """Difference on fitted tasks, which are the family's own."""
     answered = seen.fit[OWN][: len(tasks.xq)]
-    own = size(tasks, answered)
+    own = size(tasks, answered, seen.pooled)
     noise = torch.full_like(own[:, 0], float(seen.noise[OWN].mean()))
     return _less_noise(candidate, fitted, Answered(tasks, answered, own, noise), seen.resolution, levels)
 
@@ -219,7 +222,7 @@ def _less_noise(candidate: Candidate, fitted: Fit, asked: Answered, resolution: 
         noise = noise + own * (2 if noise.mean() < own.mean() / 2 else 1)
         found, values = difference(raw, noise, levels.out, levels.naming), (raw - noise).abs()
         if found.mean.value < 0:
-            mean, reach = Measurement(-found.mean.value, found.mean.stderr, found.mean.n), found.high - found.mean.value
+            mean, reach = Measurement(-found.mean.value, found.mean.stderr, found.mean.n), found.high + found.mean.value
             found = Difference(mean, mean.value - reach, mean.value + reach)
     if coarse:  # rounding is then no noise with this variance
         found = Difference(found.mean, found.low, math.inf)
@@ -247,11 +250,11 @@ def confirmed(found: Sequence[Compared], further: Callable[[], Answered], seen: 
 
 
 def _confirmed(one: Compared, further: Answered, resolution: float, levels: Levels) -> Compared:
-    own, fitted = (
-        _less_noise(one.candidate, fit, further, resolution, levels).difference for fit in (one.own, one.fitted)
-    )
-    differences = one.row.differences if one.row.screened else {**one.row.differences, OWN: fitted}
-    return dataclasses.replace(one, row=dataclasses.replace(one.row, own_difference=own, differences=differences))
+    own, fitted = (_less_noise(one.candidate, fit, further, resolution, levels) for fit in (one.own, one.fitted))
+    differences = one.row.differences if one.row.screened else {**one.row.differences, OWN: fitted.difference}
+    row = dataclasses.replace(one.row, own_difference=own.difference, differences=differences)
+    parts = (torch.cat(pair) for pair in zip(one.alone[1:], own[1:], strict=True))
+    return dataclasses.replace(one, row=row, alone=Measured(own.difference, *parts))
 
 
 def ruled_out_by_draws(found: Sequence[Compared], seen: Seen, levels: Levels) -> list[Compared]:

@@ -48,8 +48,9 @@ _FAR_STEP = 1e-2
 
 
 def fits(
-    candidate: Candidate, tasks: Mapping[str, Episode], seen: Answers, near: Sequence[Fit] = (), anew: bool = True
-) -> list[Fit]:
+    candidate: Candidate, tasks: Mapping[str, Episode], seen: Answers, near: Sequence[Fit] = (), anew: bool = True,
+    pooled: bool = False,
+) -> list[Fit]:  # fmt: skip
     """Fit the candidate's parameters by least squares: a grid search, then a local search from the best points.
 
     All conditions have the same weight. Residuals are differences of predictions, divided by the root of `sizes`.
@@ -57,6 +58,7 @@ def fits(
     Args:
         near: fits to other tasks, as additional starts.
         anew: also try the grid, and integer parameters (such as numbers of steps) that no fit in ``near`` has.
+        pooled: see `size`.
 
     Returns:
         The best fit for each choice of integer parameters, sorted by Akaike's criterion, the best first. There are at
@@ -69,7 +71,7 @@ def fits(
     real = {name: one for name, one in candidate.free.items() if name not in whole}
     if len(near) == 1 and not anew and not real:  # nothing to fit
         return list(near)
-    residuals = Residuals(tasks, seen)
+    residuals = Residuals(tasks, seen, pooled)
     if candidate.formula:
         parameters = candidate.formula(seen)
         return [residuals.fit(parameters, candidate.build(**parameters))]

@@ -110,7 +110,7 @@ def _refitted(parts: Sequence[_Member], tasks: Episode, target: Tensor) -> list[
         for index, (candidate, fit, said) in enumerate(parts):
             weights, left, _ = _mixed(parts, target)
             if candidate.free and weights[index] > _LEAST:
-                (fit, *_) = fits(candidate, {OWN: tasks}, {OWN: said + left / weights[index]}, [fit])
+                (fit, *_) = fits(candidate, {OWN: tasks}, {OWN: said + left / weights[index]}, [fit], pooled=True)
                 parts[index] = _member(candidate, fit, tasks) or parts[index]
         weights, _, loss = _mixed(parts, target)
         parts = [part for part, weight in zip(parts, weights, strict=True) if weight > _LEAST]

@@ -44,10 +44,10 @@ class _Group(NamedTuple):
 class Residuals:
     """Residuals of predictions divided by the root of `sizes`, as one array."""
 
-    def __init__(self, tasks: Mapping[str, Episode], seen: Answers) -> None:
+    def __init__(self, tasks: Mapping[str, Episode], seen: Answers, pooled: bool = False) -> None:
         self.tasks, self.seen = tasks, seen
         self.count = sum(one.numel() for one in seen.values())
-        size = sizes(tasks, seen)
+        size = sizes(tasks, seen, pooled)
         weight = {name: one.new_full((len(one),), one.numel() ** -0.5) for name, one in seen.items()}
         self.groups = []
         for names in grouped(tasks).values():

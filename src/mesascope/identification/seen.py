@@ -13,7 +13,7 @@ from mesascope.adapters.text import REASONS, TextLearner
 from mesascope.errors import ArgumentError, MesascopeError, require_double
 from mesascope.identification.answering import LARGEST, Answers, answers, bounded, size, sizes
 from mesascope.identification.conditions import OWN
-from mesascope.identification.verdict import FARTHEST
+from mesascope.identification.verdict import EXACT, FARTHEST
 from mesascope.lenses.needs import predict_in_eval
 from mesascope.progress import tracked
 from mesascope.shapes import Float, Tensor
@@ -52,6 +52,7 @@ class Seen:
         tasks: the answered tasks.
         size: variance of predictions, by condition, test task and output, as in `sizes`.
         noise: variance between calls and of rounding to ``resolution``, divided by ``size``, by condition and task.
+        pooled: True if answers have noise, so that all tasks of a condition have one size.
         missed: description of missing answers, by condition.
     """
 
@@ -92,8 +93,11 @@ class Seen:
             second[name] = second[name][test]
         if OWN not in self.test:
             _require_answers(learner, first, second)
-        self.size = sizes(self.tasks["test"], self.test)
-        self.noise = {name: self._noise(one, second[name], self.size[name]) for name, one in self.test.items()}
+        for self.pooled in (False, True):
+            self.size = sizes(self.tasks["test"], self.test, self.pooled)
+            self.noise = {name: self._noise(one, second[name], self.size[name]) for name, one in self.test.items()}
+            if float(self.noise[OWN].mean()) <= EXACT:
+                break
 
     def tested(self, condition: str, most: int) -> Answered:
         """At most ``most`` test tasks of a condition."""
@@ -107,7 +111,7 @@ class Seen:
         second = first if self._repeats else _in_parts(learner, self._again(own))
         kept = bounded(first, second)
         own, first, second = own.to(torch.float64).map(lambda one: one[kept]), first[kept], second[kept]
-        divisors = size(own, first)
+        divisors = size(own, first, self.pooled)
         return Answered(own, first, divisors, self._noise(first, second, divisors))
 
     def _again(self, tasks: Episode) -> Episode:

@@ -79,20 +79,21 @@ class Row:
 
     def within(self, bound: float, own: bool = False) -> bool:
         """True if the upper bounds of all differences lie below ``bound``: evidence of equality."""
-        return (own or not self.screened) and all(one.below(bound) for one in self._judged(own).values())
+        return (own or not self.screened) and all(one.below(bound) for one in self.judged(own).values())
 
     def beyond(self, bound: float, own: bool = False) -> str | None:
         """Evidence of a difference: the condition whose lower bound lies farthest above ``bound``, or None."""
-        judged = self._judged(own)
+        judged = self.judged(own)
         clearest = max(judged, key=lambda name: judged[name].low)
         return clearest if judged[clearest].low > bound else None
 
     def undecided_by(self, bound: float, own: bool = False) -> str:
         """Condition that needs the most tasks until its interval excludes ``bound``."""
-        judged = self._judged(own)
+        judged = self.judged(own)
         return max(judged, key=lambda name: 0.0 if judged[name].below(bound) else judged[name].tasks_to_decide(bound))
 
-    def _judged(self, own: bool) -> Mapping[str, Difference]:
+    def judged(self, own: bool) -> Mapping[str, Difference]:
+        """Differences that decide: under all conditions, or on the family's own tasks alone."""
         return {"own": self.own_difference} if own else self.differences
 
 
@@ -171,7 +172,8 @@ def difference(
     bound, plus the most that tasks not drawn can add if their differences are as large as the largest without noise
     (the largest excess of the sorted differences over the sorted noise): with this probability, n draws miss a share 1
     - naming^(1/n) of all tasks. Differences on few tasks are skewed, for which Student's t alone is too low. It is
-    infinite if there is no standard error.
+    infinite if there is no standard error. A mean below 0, which
+    shows that the noise was not subtracted rightly, counts with its size.
 
     Args:
         by_bets: use the betting bound; False if ``raw`` may be negative.
@@ -182,7 +184,8 @@ def difference(
         low -= _quantile(level / 2, mean.n - 1) * mean.stderr
         rate = naming or level
         largest = max(float((raw.sort().values - noise.sort().values).max()), 0.0)
-        high = mean.value + _quantile(rate, mean.n - 1) * mean.stderr + largest * (1 - rate ** (1 / mean.n))
+        reach = _quantile(rate, mean.n - 1) * mean.stderr + largest * (1 - rate ** (1 / mean.n))
+        high = abs(mean.value) + reach
     if by_bets:
         twice = 2 * float(noise.mean())
         low = _betting_bound(raw.double().numpy(), level / 2, low + twice) - twice
