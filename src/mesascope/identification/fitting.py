@@ -22,8 +22,9 @@ from mesascope.tasks import Episode, Learner
 
 # Grid points per parameter, by number of parameters.
 _POINTS = {0: 1, 1: 16, 2: 8}
-# Number of grid points that the search starts from, by number of parameters.
-_STARTS = {2: 3}
+# Number of grid points that the search starts from, by number of parameters; for descents with two, whose losses are
+# rugged and quick to compute, more.
+_STARTS, _OF_DESCENTS = {2: 3}, 8
 # Initial sizes run from 1 + spread to 1 - spread times the common size. GD++ tries both signs, as order matters.
 _SPREADS = (0.5, -0.5)
 # Number of step orders to try for GD++, and the range of losses per condition (near, but not exact) for which to try
@@ -107,14 +108,15 @@ def _starts(
 ) -> list[Fit]:
     """Best points of a grid over the real parameters."""
     points = [{**counts, **rest} for rest in _grid(real)]
-    first = candidate.build(**points[0])
+    first, most = candidate.build(**points[0]), _STARTS.get(len(real), 1)
     if not _has_sizes(first, real):
         found = [residuals.fit(point, candidate.build(**point)) for point in points]
     else:
         values = torch.tensor([[point[name] for name in real] for point in points], dtype=torch.float64)
         losses = residuals.of_sizes(first, _by_parameter(first, real, values)).square().sum(1).tolist()
         found = [Fit(point, candidate.build(**point), loss) for point, loss in zip(points, losses, strict=True)]
-    return sorted(found, key=lambda one: one.loss)[: _STARTS.get(len(real), 1)]
+        most = _OF_DESCENTS if len(real) > 1 and is_filter(first) else most
+    return sorted(found, key=lambda one: one.loss)[:most]
 
 
 def _has_sizes(learner: Learner, real: Mapping[str, Range]) -> TypeGuard[nn.Module]:
