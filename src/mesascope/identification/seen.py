@@ -11,7 +11,7 @@ from torch import nn
 from mesascope.adapters.calls import UnusableModelError
 from mesascope.adapters.text import REASONS, TextLearner
 from mesascope.errors import ArgumentError, MesascopeError, require_double
-from mesascope.identification.answering import LARGEST, Answers, answers, bounded, size, sizes
+from mesascope.identification.answering import LARGEST, Answers, answers, bounded, size, sizes, squared_differences
 from mesascope.identification.conditions import OWN
 from mesascope.identification.verdict import EXACT, FARTHEST
 from mesascope.lenses.needs import predict_in_eval
@@ -52,7 +52,7 @@ class Seen:
         tasks: the answered tasks.
         size: variance of predictions, by condition, test task and output, as in `sizes`.
         noise: variance between calls and of rounding to ``resolution``, divided by ``size``, by condition and task.
-        pooled: True if answers have noise, so that all tasks of a condition have one size.
+        pooled: True if answers differ between calls, so that all tasks of a condition have one size.
         missed: description of missing answers, by condition.
     """
 
@@ -93,11 +93,10 @@ class Seen:
             second[name] = second[name][test]
         if OWN not in self.test:
             _require_answers(learner, first, second)
-        for self.pooled in (False, True):
-            self.size = sizes(self.tasks["test"], self.test, self.pooled)
-            self.noise = {name: self._noise(one, second[name], self.size[name]) for name, one in self.test.items()}
-            if float(self.noise[OWN].mean()) <= EXACT:
-                break
+        own_sizes = size(self.tasks["test"][OWN], self.test[OWN])
+        self.pooled = float(squared_differences(self.test[OWN], second[OWN], own_sizes).mean()) > EXACT
+        self.size = sizes(self.tasks["test"], self.test, self.pooled)
+        self.noise = {name: self._noise(one, second[name], self.size[name]) for name, one in self.test.items()}
 
     def tested(self, condition: str, most: int) -> Answered:
         """At most ``most`` test tasks of a condition."""

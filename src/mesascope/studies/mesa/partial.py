@@ -7,6 +7,8 @@ compared with ridge regression on the last one to five elements.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from mesascope import learners, lenses, study, tasks
 from mesascope.studies.common import converged, drawn_with
 from mesascope.studies.mesa import bugs, dynamics, raw_tokens
@@ -52,10 +54,12 @@ OVER_TWO = dynamics.joined(
 )
 
 
+LONG = Transformers(raw_tokens.LONG, seeds=8)
+LONG = replace(LONG, training=replace(LONG.training, steps=10_000), mesa=replace(LONG.mesa, steps=10_000))
 STUDY = Study(
     name="mesa-partial",
     source=EXTENDED,
-    presets={"quick": Transformers(**raw_tokens.SHORT), "paper": Transformers(raw_tokens.LONG, seeds=8),
+    presets={"quick": Transformers(**raw_tokens.SHORT), "paper": LONG,
              "thesis": Transformers(**raw_tokens.AS_PRINTED, seeds=8)},
     measure=measure, trainings=2, premises=("converged",), at_least=3,
     claims=(converged(*KINDS, at_least=3, most=0.02, start=1.0,
@@ -83,7 +87,10 @@ STUDY = Study(
         )),
     ),
     deviations={
-        preset: (*own, "Widths are the extended paper's, noise and length those of the other studies.")
+        preset: (
+            *(one.replace("6,000", "10,000") for one in own),
+            "Widths are the extended paper's, noise and length those of the other studies.",
+        )
         for preset, own in raw_tokens.DEVIATIONS.items()
     },
     mutations=(
