@@ -134,7 +134,7 @@ def test_a_model_goes_on_with_a_prompt_the_same_way_for_the_same_seed(folder, ca
     assert f"--tokens must be at most 24, {why}, but is 100: pass 24 or fewer." in said.err
     code, said = told(capsys, "sample", folder / "run")
     assert code == 0
-    assert f"tokens: 23, {why}" in said.err
+    assert f"tokens: 24, {why}" in said.err
 
 
 def test_a_model_is_inspected_head_by_head_and_drawn(folder, tmp_path, capsys):
