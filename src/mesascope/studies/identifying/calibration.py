@@ -346,7 +346,7 @@ MUTATIONS = (
     study.Mutation("tasks of the fit are those of the test", f"{_NAMING}:battery", lambda battery: (
                    lambda family, count, seed, part: battery(family, count, seed, "fit" if part == "test" else part))),
     study.Mutation("one candidate of a family is compared, the nearest", f"{_NAMING}:_all", lambda every: (
-                   lambda chosen, seen, levels, name, most, in_forms: every(chosen, seen, levels, name, 1, in_forms))),
+                   lambda chosen, seen, levels, name, most, *rest: every(chosen, seen, levels, name, 1, *rest))),
     study.Mutation("the level is ignored", f"{_NAMING}:Levels", lambda levels: SimpleNamespace(
                    of=lambda tolerance, level, candidates: levels.of(tolerance, 1.0, 1))),
     study.Mutation("families are in reverse order", f"{_NAMING}:shares", returning(lambda found: found[::-1])),
