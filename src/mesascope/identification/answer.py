@@ -210,16 +210,16 @@ class Identification(Answer):
 
     @property
     def untested(self) -> str:
-        """Sentence about conditions that the learner hardly answered, so that no candidate was tested there."""
+        """Sentences about conditions that the learner hardly answered, and those it answered in part; may be empty."""
         names = [name for name in CONDITIONS if name in self.unmeasured and name not in self.noise]
-        found = (
-            f"It was not tested {_all([_under(name) for name in names])}: it does not answer there." if names else ""
-        )
+        found = []
+        if names:
+            found.append(f"It was not tested {_all([_under(name) for name in names])}: it does not answer there.")
         partly = [f"{self.unmeasured[name].partition(' tasks')[0]} {_under(name)}" for name in CONDITIONS
                   if name in self.unmeasured and name in self.noise]  # fmt: skip
-        return " ".join(
-            [found, f"It was tested on the tasks that it answers: {_all(partly)}."] if partly else [found]
-        ).strip()
+        if partly:
+            found.append(f"It was tested on the tasks that it answers: {_all(partly)}.")
+        return " ".join(found)
 
     @property
     def description(self) -> str:

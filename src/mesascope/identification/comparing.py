@@ -250,8 +250,11 @@ def confirmed(found: Sequence[Compared], further: Callable[[], Answered], seen: 
 
 
 def _confirmed(one: Compared, further: Answered, resolution: float, levels: Levels) -> Compared:
-    own, fitted = (_less_noise(one.candidate, fit, further, resolution, levels) for fit in (one.own, one.fitted))
-    differences = one.row.differences if one.row.screened else {**one.row.differences, OWN: fitted.difference}
+    own = _less_noise(one.candidate, one.own, further, resolution, levels)
+    differences = one.row.differences
+    if not one.row.screened:
+        fitted = _less_noise(one.candidate, one.fitted, further, resolution, levels)
+        differences = {**differences, OWN: fitted.difference}
     row = dataclasses.replace(one.row, own_difference=own.difference, differences=differences)
     parts = (torch.cat(pair) for pair in zip(one.alone[1:], own[1:], strict=True))
     return dataclasses.replace(one, row=row, alone=Measured(own.difference, *parts))

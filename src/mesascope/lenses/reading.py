@@ -135,12 +135,12 @@ def interpolate(a: HasProducts, b: HasProducts, t: float = 0.5) -> Any:
         require_access("interpolate", network)
     _require_linear("interpolate", a, b)
     for name, plain in (("token_clip", None), ("damping", 1.0), ("w0", None)):
-        one, other = (getattr(network, name, plain) for network in (a, b))
-        own = [getattr(each, "tolist", lambda each=each: each)() for each in (one, other)]
-        if own[0] != own[1]:
+        own = [getattr(network, name, plain) for network in (a, b)]
+        one, other = (each.tolist() if isinstance(each, Tensor) else each for each in own)
+        if one != other:
             raise ArgumentError(
-                f"interpolate must be given networks of one {name}, but they have {own[0]} and {own[1]}: build the "
-                "second as with_products of the first."
+                f"interpolate must be given networks of one {name}, but they have {one} and {other}: build the second "
+                "as with_products of the first."
             )
     sizes = [[tuple(layer.w_kq.shape) for layer in network.products()] for network in (a, b)]
     if sizes[0] != sizes[1]:

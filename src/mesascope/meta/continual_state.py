@@ -18,6 +18,7 @@ from mesascope.meta.gradients import Gradient, MLPGradient
 from mesascope.modes import guarded
 from mesascope.modules import names_of
 from mesascope.nets import MLP
+from mesascope.nets.points import is_hooked
 from mesascope.shapes import Float, Int, Tensor
 from mesascope.streams import stream
 from mesascope.tasks import Episode, accuracy
@@ -149,10 +150,8 @@ class ContinualState(Generic[Module]):
 
 def _is_plain(module: nn.Module) -> bool:
     """True for an `MLP` of unchanged linear layers without hooks, for which `MLPGradient` is right."""
-    hooked = any(part._forward_hooks or part._forward_pre_hooks or part._backward_hooks or part._backward_pre_hooks
-                 for part in module.modules())  # fmt: skip
     plain = type(module) is MLP and all(type(one) is nn.Linear and one.bias is not None for one in module.layers)
-    return plain and not hooked
+    return plain and not any(map(is_hooked, module.modules()))
 
 
 def batch_of(tasks: Episode, step: int, size: int, passes: int = 1) -> ContinualBatch:

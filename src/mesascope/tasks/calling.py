@@ -169,12 +169,8 @@ def check_tasks(tasks: Any) -> None:
     if isinstance(tasks, Episode):
         check_episode(tasks)
         if tasks.xq.ndim != 3 or not tasks.yq.numel():
-            refuse(
-                "yq",
-                "be (tasks, m, dy) with at least one task",
-                tuple(tasks.yq.shape),
-                "draw some, with one first axis",
-            )
+            rule = "be (tasks, m, dy) with at least one task"
+            refuse("yq", rule, tuple(tasks.yq.shape), "draw some, with one first axis")
         return
     check_sequence(tasks)
     if tasks.ndim != 3 or tasks.shape[1] < 2 or not tasks.numel() or not bool(torch.isfinite(tasks).all()):

@@ -82,8 +82,8 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, Any]:
     """
     report = yield
     told = item.stash.get(_TOLD, 0)
-    last = report.when != "setup" or report.failed
-    if last and (records := item.stash.get(_JUDGED, [])[told:]):  # a fixture may judge claims after the test
+    ended = report.when != "setup" or report.failed
+    if ended and (records := item.stash.get(_JUDGED, [])[told:]):  # a fixture may judge claims after the test
         item.stash[_TOLD] = told + len(records)
         report.claims = records  # plain values, which pytest-xdist sends from its workers
         undecided = [_sentence(record) for record in records if record["verdict"] == "undecided"]
