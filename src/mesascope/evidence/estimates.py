@@ -143,7 +143,10 @@ class Estimates(Tabular):
         return self._values[columns].view(Numbers)
 
     def ratio(self, above: str, below: str, quantity: str = "mse") -> np.ndarray:
-        """Ratio ``above`` / ``below`` of a quantity by replicate; a single one is broadcast; a divisor of 0 raises."""
+        """Ratio ``above`` / ``below`` of a quantity by replicate; a single one is broadcast; a divisor of 0 raises.
+
+        The error is nan if the divisor is within five standard errors of 0.
+        """
         divisor = self[quantity, below]
         if not all(number.nominal_value for number in divisor.flat):
             raise ArgumentError(

@@ -203,7 +203,10 @@ def _require_judgeable(claim: Claim, read: tuple[_Samples, ...]) -> None:
     for sample in read:
         for what, numbers in (("numbers", sample.values), ("standard errors", sample.errors)):
             if wrong := int((~np.isfinite(numbers)).sum()):
-                raise _Undecided(f"{wrong} of {numbers.size} {what} {'is' if wrong == 1 else 'are'} not finite")
+                raise _Undecided(
+                    f"{wrong} of {numbers.size} {what} {'is' if wrong == 1 else 'are'} not finite"
+                    + (", as of ratios whose divisor is within five standard errors of 0" if what != "numbers" else "")
+                )
 
 
 def _least_error(decided: Callable[[float], Any]) -> float:

@@ -8,9 +8,14 @@ import numpy as np
 
 from mesascope.text import number_text, printable
 
+# Distance of a divisor from 0, in standard errors, below which the error of a quotient is unknown: docs/evidence.md.
+_FROM_ZERO = 5
+
 
 class Numbers(np.ndarray):
     """An array of numbers with errors, which arithmetic propagates; a number prints the digits that its error allows.
+
+    The error of a quotient is nan if the divisor is within five standard errors of 0.
 
     >>> from uncertainties import ufloat
     >>> np.array([ufloat(0.41250, 0.0008), ufloat(2.0, 0.1)]).view(Numbers) / 2
@@ -24,6 +29,10 @@ class Numbers(np.ndarray):
 
     def __array_wrap__(self, array: np.ndarray, context: Any = None, return_scalar: bool = False) -> Any:
         """Keep results of arithmetic in this class, except scalars and comparisons."""
+        from uncertainties import ufloat
+
+        if context is not None and context[0] is np.true_divide:
+            array[_near_zero(np.broadcast_to(context[1][1], array.shape))] *= ufloat(1.0, np.nan)
         if array.ndim == 0:
             return array[()]
         return array.view(type(self) if array.dtype == object else np.ndarray)
@@ -50,6 +59,14 @@ def nominal(numbers: Any) -> np.ndarray:
     if numbers.dtype != object:
         return numbers
     return np.vectorize(lambda number: getattr(number, "nominal_value", number), otypes=[float])(numbers)
+
+
+def _near_zero(divisors: np.ndarray) -> np.ndarray:
+    """True for divisors with an error that are too near 0."""
+    near = [
+        abs(one.nominal_value) < _FROM_ZERO * one.std_dev if hasattr(one, "std_dev") else False for one in divisors.flat
+    ]
+    return np.array(near, dtype=bool).reshape(divisors.shape)
 
 
 def _text(number: Any) -> str:

@@ -144,7 +144,7 @@ SOFTMAX = _figure(
     Claim("copies-first", "before the loss has made 5 % of its fall, the first layer is more than 5 times as sensitive "
           "to the next token as to other tokens",
           run.map(copying_before, "largest ratio of the two sensitivities until then"), above(5.0),
-          printed("Fig. 5 right"), quantifier="median", premises=DESCENDS),
+          printed("Fig. 5 right"), quantifier="median", premises=DESCENDS, former="before half of the fall, held"),
     Claim("copies-while-falling", "the first layer's sensitivity to the next token, relative to other tokens, more "
           "than doubles between the start and the end of the loss's fall",
           run.map(_gain, "log2(ratio of the two sensitivities when nine tenths of the fall are made / largest before "
@@ -204,7 +204,8 @@ STUDY = Study(
         "paper": (
             "Initial weights have 50 times the variance of the authors' code, and 500 times that of the text, from "
             "which no seed left the plateau in time.",
-            shared.AVERAGED,
+            "Position encodings have a width of 10, as in the authors' code; the text has 20.",
+            shared.AVERAGED, shared.INPUTS,
         ),
         "thesis": (
             "Twenty networks train in place of five, as quartiles need twenty.",

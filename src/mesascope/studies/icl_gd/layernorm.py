@@ -88,7 +88,7 @@ TWO_LAYERS = shared.contrast_figures(
               premises=(*TWO, OPTIMUM, "two-layers-plain-converged", "two-layers-derivatives")),
         Claim("two-layers-order", "two layers with LayerNorm between them are less aligned with GD++ than with "
               "gradient descent", two_layers["cosine", "trained", "gd++"] - two_layers["cosine", "trained", "gd"],
-              below(0.0, by="paper"), printed("appendix A.9"), premises=(*TWO, OPTIMUM, "two-layers-derivatives")),
+              below(0.0, by="paper"), printed("Fig. 14, caption"), premises=(*TWO, OPTIMUM, "two-layers-derivatives")),
     ), away=(
         Claim("two-layers-large-inputs", "on inputs twice as large as in training two layers with LayerNorm between "
               "them have a smaller loss than two steps of gradient descent",
@@ -129,7 +129,7 @@ STUDY = Study(
         *shared.contrast_figures("two-layers-plain", "two layers without LayerNorm", ("gd", "gd++"), "Control"),
     ),
     deviations=(
-        shared.AVERAGED,
+        shared.AVERAGED, shared.CLIPPED, shared.INPUTS,
         "Two layers without LayerNorm, a control of ours, train for 5,000 steps.",
     ),
     mutations=(

@@ -18,13 +18,14 @@ RELATIVE = "input scale / that of training"
 MODELS = "L2 distance of models"
 PREDICTIONS = "distance of predictions"
 AVERAGED = "The learning rate decays and weights are averaged, which removes the noise that Adam leaves."
-# Settings of the authors' code in which presets `thesis` differ from the text.
+# Settings of the authors' code that differ from the text.
 ADAM = "Adam's second beta is 0.98, as in the authors' code; the text has the default, 0.999."
 INITIAL = (
     "Initial weights have a variance of 0.002 over depth and fan-in, as in the authors' code; the text has a standard "
     "deviation of 0.002 over depth."
 )
 INPUTS = "Inputs are drawn from U(-0.5, 0.5), as in the authors' code; the text has U(-1, 1)."
+CLIPPED = "Gradients are clipped at 0.001, as in the authors' code; the text has 10."
 
 
 def no_better_descent(

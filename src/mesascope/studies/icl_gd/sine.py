@@ -176,7 +176,7 @@ TRAINING = Figure(
         }),
     ), columns=2, claims=(
         Claim("control-learns", "the control's loss is less than half of that of predicting zero",
-              main.ratio("control", "zero"), below(0.5), printed("Fig. 4 centre")),
+              main.ratio("control", "zero"), below(0.5), ours("premise"), former="printed, held"),
         Claim("targets", "control: the loss of predicting zero is within 10 % of the mean square of targets, of both "
               "families",
               study.beside([main["mse", "zero"] / SQUARES[0], tied["mse", "zero"] / SQUARES[1]],

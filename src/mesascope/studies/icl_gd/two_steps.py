@@ -11,7 +11,7 @@ from mesascope import constructions, learners, study
 from mesascope.studies.common import converged, midpoint, midpoint_losses, plan
 from mesascope.studies.icl_gd import bugs, regression, shared
 from mesascope.studies.icl_gd.regression import Regression
-from mesascope.study import Claim, Figure, Reported, Study, above, printed, stage, two_sided
+from mesascope.study import Claim, Figure, Reported, Study, above, below, printed, stage, two_sided
 
 PREMISES = ("converged", "gd++-at-its-optimum", "references-as-predicted")
 HALFWAY = (*PREMISES, "midpoint")
@@ -40,9 +40,9 @@ def measure(lab: study.Lab, settings: Regression) -> None:
 
 LOOPED = shared.contrast_figures(
     "looped", "two looped layers", ("gd", "gd++"), "Paper: Figs. 3a and 6b", claims=(
-        Claim("beats-gd", "the loss of two looped layers is 24 to 34 % below that of two steps of gradient descent",
-              main.ratio("trained", "gd"), two_sided(0.05, around=0.71), printed("Fig. 3a left"),
-              reported=Reported(0.716, "authors' code, 1 run")),
+        Claim("beats-gd", "two looped layers have a smaller loss than two steps of gradient descent",
+              main.ratio("trained", "gd"), below(1.0, by="paper"), printed("Fig. 3a left"),
+              reported=Reported(0.716, "authors' code, 1 run"), former="24 to 34 % smaller, held"),
         Claim("loss-matches-gd++", "each loss is within 3 % of that of two tied steps of GD++",
               main.ratio("trained", "gd++"), two_sided(0.03), printed("Fig. 3a left"),
               reported=Reported(1.019, "authors' code, 1 run")),
@@ -107,7 +107,11 @@ STUDY = Study(
         midpoint("interpolation"),
     ),
     figures=(*LOOPED, TEACHERS_AND_LAWS),
-    deviations=(shared.AVERAGED,),
+    unlike=dict.fromkeys(("quick", "paper"), "5,000 steps at a constant learning rate"),
+    deviations=(
+        "Ten networks train in place of five, for 10,000 steps in place of 5,000, as some train late.",
+        shared.AVERAGED, shared.CLIPPED, shared.INPUTS,
+    ),
     mutations=(
         bugs.HALF_STEP, bugs.TWICE_STEP, bugs.FIRST_END, bugs.RAW_PRODUCTS, bugs.POOR_OPTIMUM, bugs.FLIPPED_GAMMA,
     ),

@@ -157,7 +157,7 @@ STUDY = Study(
     ),
     figures=(ONE_LAYER, THREE_LOOPED, TWO_HEADS),
     deviations=(
-        shared.AVERAGED,
+        shared.AVERAGED, shared.CLIPPED, shared.INPUTS,
         "Three looped layers train with gradients clipped at 0.001 in place of 10.",
     ),
     mutations=(
