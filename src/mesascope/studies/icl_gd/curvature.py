@@ -259,13 +259,13 @@ OF_GAMMA = (
 )  # fmt: skip
 
 OF_MEDIANS = (
-    _of_draws("explodes", "for N = 25, the 99.9 % quantile over tasks of condition numbers at gamma of 0.12 and more is "
-              "larger than at 0.1",
+    _of_draws("explodes", "for N = 25, the 99.9 % quantile over tasks of condition numbers at gamma of 0.12 and more "
+              "is larger than at 0.1",
               tails.map(_beyond, "quantile of condition numbers / at gamma 0.1, for each gamma"),
               above(1.0, by="paper"), printed("Fig. 13 right: quickly explode for gamma > 0.1"),
               former="of the median over tasks, failed"),
-    _of_draws("explodes-later", "for N = 25, the 99.9 % quantile over tasks of condition numbers at gamma of 0.16 is more "
-              "than a hundred times that at 0.1",
+    _of_draws("explodes-later", "for N = 25, the 99.9 % quantile over tasks of condition numbers at gamma of 0.16 is "
+              "more than a hundred times that at 0.1",
               tails.map(_at_016, "quantile of condition numbers at gamma 0.16 / at 0.1"), above(100.0),
               ours("where condition numbers of rare tasks do explode")),
     _of_draws("least-beyond", "of gammas from 0 to 0.2 the median condition number is least at 0.14",

@@ -251,7 +251,8 @@ PATHS = Figure(
               above(0.5), study.derived("Fig. 3b, which leaves it to future work"), quantifier="share",
               premises=(*TRAINED, "to-own-apart"), former="printed, undecided"),
         Claim("no-interpolation", "for most networks of five layers, the loss halfway to tuned GD++ is more than 10 % "
-              "above that of both ends", midpoint_losses("to-tuned").map(_raised, "share of networks"), above(0.5), printed("appendix A.3: only for some seeds"), quantifier="share",
+              "above that of both ends", midpoint_losses("to-tuned").map(_raised, "share of networks"), above(0.5),
+              printed("appendix A.3: only for some seeds"), quantifier="share",
               premises=(*TUNED, "construction", "to-tuned-apart"), former="of each network, held"),
     ),
 )  # fmt: skip

@@ -122,7 +122,8 @@ STUDY = Study(
             Claim("layer-by-layer", "after each of its layers, the built network makes the predictions of as many "
                   "steps of gradient descent",
                   path["apart"].at((slice(None), slice(1, None)), "after each layer"), below(1e-12),
-                  study.printed(f"{BLOG}: composed to several steps"), over="draws", quantifier="exact", about="algorithms", exact_because=ROUNDING),
+                  study.printed(f"{BLOG}: composed to several steps"), over="draws", quantifier="exact", about="algorithms",
+                  exact_because=ROUNDING),
             Claim("depth", "the built network's loss falls with each of twelve layers",
                   path["network"].map(lambda loss: loss[:, 1:] / loss[:, :-1], "loss after a layer / before it"),
                   below(1.0), study.derived(f"{BLOG}, on trained networks"), over="draws", about="algorithms",
@@ -131,8 +132,8 @@ STUDY = Study(
                   "that of the built network",
                   rivals["loss"] / path["network"].at((slice(None), slice(-1, None)), "at its end"), below(1.0),
                   ours("premise"), over="draws", about="algorithms"),
-            Claim("implies-descent", "ridge regression and kernel ridge regression, which have closed forms, are within "
-                  "1 % of some gradient descent or GD++ under all conditions",
+            Claim("implies-descent", "ridge regression and kernel ridge regression, which have closed forms, are "
+                  "within 1 % of some gradient descent or GD++ under all conditions",
                   rivals["distance"].at((slice(None), [0, 2]), "of ridge and kernel ridge regression"), below(0.01),
                   study.derived(f"{BLOG}: conclusion, which suggests it"),
                   over="draws", premises=("as-good",), about="algorithms", former="printed, also of Newton, failed"),
