@@ -122,8 +122,8 @@ STUDY = Study(
             Claim("layer-by-layer", "after each of its layers, the built network makes the predictions of as many "
                   "steps of gradient descent",
                   path["apart"].at((slice(None), slice(1, None)), "after each layer"), below(1e-12),
-                  study.printed(f"{BLOG}: composed to several steps"), over="draws", quantifier="exact", about="algorithms",
-                  exact_because=ROUNDING),
+                  study.printed(f"{BLOG}: composed to several steps"), over="draws", quantifier="exact",
+                  about="algorithms", exact_because=ROUNDING),
             Claim("depth", "the built network's loss falls with each of twelve layers",
                   path["network"].map(lambda loss: loss[:, 1:] / loss[:, :-1], "loss after a layer / before it"),
                   below(1.0), study.derived(f"{BLOG}, on trained networks"), over="draws", about="algorithms",
