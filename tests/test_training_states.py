@@ -404,7 +404,7 @@ def test_batches_that_cannot_be_run_in_equal_parts_are_refused(state):
     batch = batch_at(0) if isinstance(state, ModuleState) else batch_at(0, (1,))
     with pytest.raises(ArgumentError, match="accumulate must divide the size of the batch, but is 3 for 8 tasks"):
         state.update(batch)
-    with pytest.raises(ArgumentError, match="must be made of tensors to be run in parts, but holds a str"):
+    with pytest.raises(ArgumentError, match="with an axis of tasks to be run in parts, but holds a str"):
         state.update("abc")
 
 

@@ -15,7 +15,15 @@ from mesascope.errors import ArgumentError, refuse, require_count, require_insta
 from mesascope.nets.attention_config import AttentionConfig
 from mesascope.nets.causal import CausalNet, positions_of, unpadded_gates, zero_padding
 from mesascope.nets.checks import check_batch, check_finite, check_like, check_mask, check_state, check_tokens
-from mesascope.nets.layers import Products, head_weights, initial_weights, linear, module_text, products_of
+from mesascope.nets.layers import (
+    Products,
+    UndecayedParameter,
+    head_weights,
+    initial_weights,
+    linear,
+    module_text,
+    products_of,
+)
 from mesascope.nets.points import HookPoint, must_be_called
 from mesascope.nets.states import AttentionState
 from mesascope.ops import SoftmaxState, dpfp, rotated, sinusoidal
@@ -284,15 +292,6 @@ def _continued(own: Tensor, recent: Tensor | None, count: int, dtype: torch.dtyp
         return functional.pad(own.to(torch.promote_types(own.dtype, dtype)), (0, 0, count, 0)), None
     row = torch.cat([recent, own], -2)
     return row, row[..., row.shape[-2] - count :, :].clone()
-
-
-class UndecayedParameter(nn.Parameter):
-    """A parameter without weight decay; copies and pickles keep the mark ``_no_weight_decay``."""
-
-    _no_weight_decay = True
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        return type(self), (self.data, self.requires_grad)
 
 
 def _wide(tensor: Tensor) -> Tensor:

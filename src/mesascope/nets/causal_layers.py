@@ -11,7 +11,8 @@ from torch.nn import functional
 from mesascope import ops
 from mesascope.errors import require_number
 from mesascope.nets.attention_config import AttentionConfig
-from mesascope.nets.causal_attention import CausalAttention, UndecayedParameter
+from mesascope.nets.causal_attention import CausalAttention
+from mesascope.nets.layers import UndecayedParameter
 from mesascope.records import register
 from mesascope.shapes import Tensor
 
@@ -93,7 +94,7 @@ class MesaAttention(CausalAttention):
 
     @ridge.setter
     def ridge(self, value: float) -> None:
-        require_number("ridge", value, above=self.config.ridge_floor)
+        require_number("ridge", value, above=self.config.ridge_floor, most=1e30)
         above = value - self.config.ridge_floor
         with torch.no_grad():
             self.ridge_above.fill_(above + math.log(-math.expm1(-above)))

@@ -181,3 +181,12 @@ class Layer(nn.Module):
 
     def _damped(self, moved: Tensor) -> Tensor:
         return moved if self.damping == 1 else self.damping * moved
+
+
+class UndecayedParameter(nn.Parameter):
+    """A parameter without weight decay; copies and pickles keep the mark ``_no_weight_decay``."""
+
+    _no_weight_decay = True
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return type(self), (self.data, self.requires_grad)

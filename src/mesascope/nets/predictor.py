@@ -104,7 +104,7 @@ class SequencePredictor(HookedModule, CausalNet, Pretrained):
         raw = config.channels is None
         self.w_in = initial_weights((width, d), 1 / d, generator) if raw else None
         self.w_out = initial_weights((d, width), 1 / width, generator) if raw else None
-        self.register_buffer("w0", w0)
+        self.register_buffer("w0", None if w0 is None else w0.clone())
 
     def forward(
         self,

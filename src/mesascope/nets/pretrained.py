@@ -19,7 +19,7 @@ from mesascope.errors import ArgumentError, ArgumentTypeError, refuse, require_i
 from mesascope.files import write_aside
 from mesascope.modules import names_of, put
 from mesascope.nets.checks import check_held
-from mesascope.nets.layers import module_text
+from mesascope.nets.layers import UndecayedParameter, module_text
 from mesascope.records import from_record, to_record
 
 _CONFIG, _WEIGHTS = "config.json", "model.safetensors"
@@ -132,7 +132,11 @@ def _fill(net: nn.Module, weights: dict[str, Any]) -> None:
     Weights are copied: tensors of a file are unaligned views of its bytes, for which matrix products are slower and
     round differently.
     """
-    weights = {name: weight.clone() for name, weight in weights.items()}
+    undecayed = {name for name, one in net.named_parameters() if isinstance(one, UndecayedParameter)}
+    weights = {
+        name: UndecayedParameter(weight.clone()) if name in undecayed else weight.clone()
+        for name, weight in weights.items()
+    }
     for name, buffer in net._buffers.items():
         if buffer is None and name in weights:
             setattr(net, name, weights[name])

@@ -78,7 +78,7 @@ class InContextRegressor(HookedModule, Pretrained):
         check_start(w0, (config.d_out, d_in), "(dy, dx)")
         embedding = None if config.embedding is None else Embedding(config.embedding, generator)
         self.transformer, self.embedding = Transformer(config.transformer, generator), embedding
-        self.register_buffer("w0", w0)
+        self.register_buffer("w0", None if w0 is None else w0.clone())
 
     @property
     def d_out(self) -> int:

@@ -110,7 +110,7 @@ class Attention(nn.Module):
         w_kq, w_pv = products_of(self)
         heads, width, _ = w_kq.shape
         queries = rows_times(rows, (self.sharpness * w_kq).reshape(-1, width).mT)
-        mixed = self.attend(queries.reshape(*rows.shape[:-2], -1, width), context, context)
+        mixed = self.attend(queries.reshape(*rows.shape[:-2], heads * rows.shape[-2], width), context, context)
         return rows_times(mixed.reshape(*rows.shape[:-1], heads * width), w_pv.mT.reshape(-1, width))
 
     def __repr__(self) -> str:

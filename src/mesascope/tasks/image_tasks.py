@@ -184,6 +184,8 @@ def accuracy(
 ) -> Float[Tensor, "*batch"]:
     """Share of queries whose class has the largest score; targets are one-hot, or indices of classes.
 
+    It is nan where a score is nan.
+
     >>> accuracy(torch.tensor([[0.2, 0.8], [0.6, 0.4]]), torch.tensor([[0.0, 1.0], [0.0, 1.0]]))
     tensor(0.5000)
     """
@@ -191,7 +193,8 @@ def accuracy(
     if targets.shape != (scores.shape[:-1] if indices else scores.shape):
         rule = f"be one-hot of the shape {tuple(scores.shape)} of scores, or indices without its last axis"
         refuse("targets", rule, f"{targets.dtype} {tuple(targets.shape)}", "pass the class of each query")
-    return (scores.argmax(-1) == (targets if indices else targets.argmax(-1))).float().mean(-1)
+    right = (scores.argmax(-1) == (targets if indices else targets.argmax(-1))).float()
+    return right.where(~scores.isnan().any(-1), torch.nan).mean(-1)
 
 
 @dataclass(frozen=True)

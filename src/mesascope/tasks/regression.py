@@ -87,7 +87,7 @@ class LinearRegression:
         if not bool((matrix.abs() <= 1e30).all()):
             refuse("covariance", "have finite entries of at most 1e30", self.covariance, "scale it down")
         factor, info = torch.linalg.cholesky_ex(matrix)
-        if info or not torch.isfinite(factor).all() or not torch.allclose(matrix, matrix.mT):
+        if info or not torch.isfinite(factor).all() or (matrix - matrix.mT).abs().max() > 1e-5 * matrix.abs().max():
             refuse("covariance", "be symmetric and positive definite", self.covariance, "add to its diagonal")
         return factor
 
@@ -227,6 +227,8 @@ class RealTable:
         check_draw(batch, generator)
         x, y, _ = _read(self.table)
         most = len(x) - self.n_query
+        if most < 0:
+            refuse("n_query", f"be at most {len(x)}, as {self.table} has {len(x)} rows", self.n_query, "lower it")
         if self.n_context > most:
             refuse("n_context", f"be at most {most}, as {self.table} has {len(x)} rows", self.n_context, "lower it")
         scores = torch.rand(batch, len(x), generator=generator, device=generator.device)

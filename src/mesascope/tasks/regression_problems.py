@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
+import msgspec
 import torch
 from torch import nn
 
@@ -16,7 +17,7 @@ from mesascope.shapes import Float, Tensor
 from mesascope.streams import seeded
 from mesascope.tasks.draws import check_draw, episode_of, normal
 from mesascope.tasks.episodes import Episode
-from mesascope.validate import Count, Whole
+from mesascope.validate import Count
 
 _LETTERS, _USED = 26, 5
 _HIDDEN = 5
@@ -63,7 +64,7 @@ class RegressionProblem:
     problem: str = "friedman1"
     n_context: Count = 50
     n_query: Count = 1
-    decimals: Whole = 2
+    decimals: Annotated[int, msgspec.Meta(ge=0, le=15)] = 2
     authors: bool = False
 
     def __post_init__(self) -> None:

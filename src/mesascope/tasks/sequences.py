@@ -20,7 +20,7 @@ from mesascope.shapes import Float, Tensor
 from mesascope.streams import stream
 from mesascope.tasks import draws
 from mesascope.tasks.draws import STARTS, Noise, Scale
-from mesascope.validate import Count, NonNegative, Positive, Whole
+from mesascope.validate import Count, Positive, Whole
 
 Start = Literal["normal", "uniform"]
 
@@ -189,7 +189,7 @@ class FewShotSequence:
     pairs: Count = 20
     tasks: Count = 1
     x: Start = "normal"
-    noise: NonNegative = 0.0
+    noise: Noise = 0.0
     marked: bool = False
 
     def sample(self, batch: int, generator: torch.Generator) -> Float[Tensor, "batch t d"]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
@@ -75,6 +76,16 @@ class History:
         )
 
 
+def _architecture(member: nn.Module) -> list[str]:
+    """Description of each part of a module, with its config or torch's options, and of each tensor's dtype."""
+
+    def options(part: nn.Module) -> str:  # other modules may print their weights
+        return part.extra_repr() if type(part).__module__.startswith("torch.nn") else str(getattr(part, "config", ""))
+
+    parts = [f"{type(part).__name__}({options(part)})" for part in member.modules()]
+    return parts + [f"{name} of {tensor.dtype}" for name, tensor in member.state_dict(keep_vars=True).items()]
+
+
 class Ensemble(Generic[Module]):
     """A learner or predictor with a leading axis of members; ``ensemble[0]`` is a copy of the first member.
 
@@ -87,7 +98,8 @@ class Ensemble(Generic[Module]):
     statistics, and its own random numbers, such as dropout masks.
 
     Args:
-        members: modules of one architecture, with parameters. All run in the mode (train() or eval()) of the first.
+        members: modules of one architecture and dtype, with parameters, all in train() or all in eval() mode. Python
+            attributes, such as a damping, are those of the first.
     """
 
     @guarded
@@ -98,6 +110,13 @@ class Ensemble(Generic[Module]):
             raise ArgumentError("members must hold at least one module, but is empty: pass one per seed.")
         for member in members:
             require_initialised("members", member)
+        for index, member in enumerate(members):
+            if (own := _architecture(member)) != (first := _architecture(members[0])):
+                one, other = next((a, b) for a, b in itertools.zip_longest(first, own) if a != b)
+                raise ArgumentError(
+                    f"members must be of one architecture, but member 0 has {one} and member {index} has {other}: "
+                    "build all from one config."
+                )
         self.original = members[0]
         """The first module that was passed; its weights are not used."""
         self.module = copied("members", members[0])

@@ -8,12 +8,14 @@ from typing import Any
 
 import torch
 
-from mesascope.errors import NumericalError
+from mesascope.errors import NumericalError, refuse
 from mesascope.shapes import Tensor
 
 
 def check_finite(step: int, metrics: Mapping[str, Tensor | float], batch: Any) -> None:
     """Raise if no loss is finite, or if some loss and some number of the batch are not finite."""
+    if not isinstance(metrics, Mapping) or "loss" not in metrics:
+        refuse("the value of update", 'be metrics with a "loss"', metrics, 'return {"loss": loss}')
     loss = metrics["loss"]
     # A finite sum means that all losses are finite; checking it takes a third of the time of checking each.
     if math.isfinite(loss.sum() if isinstance(loss, Tensor) else loss):

@@ -104,11 +104,12 @@ def fit(
     """Take all steps of the plan, from the last checkpoint if there is one, and return the state's result.
 
     Args:
-        state: model, optimiser and update rule.
+        state: model, optimiser and update rule, new.
         batch_at: draws the batch of step i, counted from 0. It must depend on i alone, so that resumed and
             uninterrupted trainings are identical.
         plan: number of steps, and intervals between evaluations and checkpoints.
         evaluate: called with (steps done, result) before the first step, every ``evaluate_every`` steps and at the end.
+            The result changes with further steps: copy it to keep it.
         checkpoints: a checkpoint is saved before the first step, every ``checkpoint_every`` steps, at the steps in
             ``keep``, one minute after the last checkpoint (unless several processes train, as their clocks differ) and
             at the end.
@@ -136,6 +137,9 @@ def fit(
             require_callable(name, given)
     if plan.keep and checkpoints is not None and hasattr(checkpoints, "keep"):
         checkpoints.keep = {*checkpoints.keep, *plan.keep}  # type: ignore[attr-defined]
+    taken = getattr(state, "step", 0)
+    if taken:
+        refuse("state", "be new", f"of {taken:,} steps", "make a new one of its model to train further")
     done = _started(state, plan, evaluate, checkpoints)
     begun = BeforeAndAfter(state, batch_at, plan, done)
     with _interruption() as interrupted, ProgressBar("training", plan.steps) as bar:
@@ -211,8 +215,8 @@ def _started(state: Any, plan: Training, evaluate: Callable | None, checkpoints:
         except Exception as error:
             raise ArgumentError(
                 f"checkpoints must save the state of the training, but could not before the first step "
-                f"({raised(error)}): pass a folder that can be written to, and a module whose parameters and buffers "
-                "are dense tensors."
+                f"({raised(error)}): pass a folder that can be written to, a config of numbers and texts, and a "
+                "module whose parameters and buffers are dense tensors."
             ) from error
     return 0
 

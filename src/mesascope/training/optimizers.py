@@ -23,6 +23,12 @@ def trainable(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
             f"a model must have parameters that require gradients to be trained, but none of its {len(weights)} does: "
             "call requires_grad_() on those to train."
         )
+    shared = next((name for name, one in found.items() if _expanded(one)), None)
+    if shared is not None:
+        raise ArgumentError(
+            f"a model to train must have memory of its own for each entry of a parameter, but {shared} is expanded: "
+            "make it of weight.clone()."
+        )
     made = next((name for name, weight in found.items() if weight.is_inference()), None)
     if made is not None:
         raise ArgumentError(
@@ -30,6 +36,11 @@ def trainable(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
             "pass copy.deepcopy(model)."
         )
     return found
+
+
+def _expanded(weight: Tensor) -> bool:
+    """True if several entries share one place in memory."""
+    return any(stride == 0 and size > 1 for stride, size in zip(weight.stride(), weight.shape, strict=True))
 
 
 def make_optimizer(
@@ -43,8 +54,9 @@ def make_optimizer(
     for group in groups:
         require_instance("parameter_groups", group, ParameterGroup)
     parts = _parts(weights, plan, groups, undecayed(module))
-    # Fused optimisers are several times as fast as torch's default, but do not support complex numbers.
-    fused = all(weight.is_floating_point() for weight in weights.values())
+    # Fused optimisers are several times as fast as torch's default, but do not support complex numbers, and ignore
+    # the strides of weights and of loaded moments.
+    fused = all(weight.is_floating_point() and weight.is_contiguous() for weight in weights.values())
     if plan.optimizer == "sgd":  # fused SGD does not support weights that are split over processes
         fused = fused and not any(map(is_dtensor, weights.values()))
         return torch.optim.SGD(parts, lr=plan.learning_rate, momentum=plan.momentum, fused=fused)
@@ -57,7 +69,7 @@ def _parts(
 ) -> list[dict[str, Any]]:
     """Parameter groups of the optimiser; groups without parameters are left out."""
     for pattern in (pattern for group in groups for pattern in group.names):
-        if not any(fnmatchcase(name, pattern) for name in weights):
+        if not any(_matches(name, pattern) for name in weights):
             raise ArgumentError(
                 f"parameter_groups must name parameters that are trained, but {pattern!r} matches none of "
                 f"{', '.join(sorted(weights))}: correct the pattern."
@@ -69,9 +81,13 @@ def _parts(
         decay = plan.weight_decay if group.weight_decay is None else group.weight_decay
         parts.append({"params": [], "lr": rate, "initial_lr": rate, "weight_decay": decay})
     for name, weight in weights.items():
-        first = next(n for n, group in enumerate(every) if any(fnmatchcase(name, one) for one in group.names))
+        first = next(n for n, group in enumerate(every) if any(_matches(name, one) for one in group.names))
         parts[first]["params"].append(weight)
     return [part for part in parts if part["params"]]
+
+
+def _matches(name: str, pattern: str) -> bool:
+    return name == pattern or fnmatchcase(name, pattern)
 
 
 def load_optimizer(
@@ -84,7 +100,18 @@ def load_optimizer(
         if key.startswith("optimizer/"):
             _, moment, name = key.split("/", 2)
             own = tensors[key].clone()
+            if name not in weights:
+                raise ArgumentError(
+                    "a checkpoint must hold the optimiser's state of the weights that train, but holds that of "
+                    f"{name}: start a new run."
+                )
             found.setdefault(name, {})[moment] = split_like(weights[name], own) if own.ndim else own
+    kind, moments = type(optimizer).__name__, {moment for own in found.values() for moment in own}
+    if moments and (moments == {"momentum_buffer"}) != (kind == "SGD"):
+        raise ArgumentError(
+            f"a checkpoint must be of the plan's optimiser, {kind}, but has other moments "
+            f"({', '.join(sorted(moments))}): start a new run."
+        )
     ordered = [names[weight] for group in optimizer.param_groups for weight in group["params"]]
     state = {index: found[name] for index, name in enumerate(ordered) if name in found}
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})

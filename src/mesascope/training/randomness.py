@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 import torch
 from torch import nn
 
+from mesascope.errors import ArgumentError
 from mesascope.shapes import Tensor
 from mesascope.streams import seeded, stream
 
@@ -28,7 +29,13 @@ def generator_states(module: nn.Module) -> dict[str, Tensor]:
 def load_generators(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     """Set ``module``'s own generators to the states of `generator_states`."""
     for name, generator in _own_generators(module).items():
-        generator.set_state(tensors[f"generators/{name}"].cpu())
+        state = tensors.get(f"generators/{name}")
+        if state is None:
+            raise ArgumentError(
+                f"a checkpoint must hold the state of each generator of the model, but not that of {name}: start a new "
+                "run."
+            )
+        generator.set_state(state.cpu())
 
 
 def _own_generators(module: nn.Module) -> dict[str, torch.Generator]:

@@ -153,7 +153,7 @@ def part_of(batch: Any, index: int, count: int, axis: int = 0) -> Any:
     """Part ``index`` of ``count`` equal parts of a batch along an axis of its tensors."""
     if count == 1:
         return batch
-    if isinstance(batch, Tensor):
+    if isinstance(batch, Tensor) and batch.ndim > axis:
         size, rest = divmod(batch.shape[axis], count)
         if rest:
             raise ArgumentError(
@@ -167,5 +167,6 @@ def part_of(batch: Any, index: int, count: int, axis: int = 0) -> Any:
         own = [part_of(value, index, count, axis) for value in batch]
         return type(batch)(*own) if hasattr(batch, "_fields") else type(batch)(own)
     raise ArgumentError(
-        f"a batch must be made of tensors to be run in parts, but holds a {type(batch).__name__}: set accumulate=1."
+        "a batch must be made of tensors with an axis of tasks to be run in parts, but holds a "
+        f"{type(batch).__name__}{' without axes' if isinstance(batch, Tensor) else ''}: set accumulate=1."
     )
