@@ -1,6 +1,7 @@
 """The page of mesascope explore, without a browser."""
 
 import asyncio
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -23,7 +24,7 @@ from mesascope.explore.first import First
 from mesascope.explore.inside import Inside
 from mesascope.explore.one_task import OneTask
 from mesascope.explore.page import complete, controls_of, subjects
-from mesascope.explore.parting import BREAKS, Parting
+from mesascope.explore.parting import BREAKS, Parting, _measured
 from mesascope.explore.payload import FIRST_TASKS, payload
 from mesascope.explore.plots import ROLES
 from mesascope.explore.ranges import MOST_PAIRS
@@ -379,3 +380,32 @@ def test_own_learners_come_first(found):
     setup = Setup(both)
     assert setup.values["eta"] == pytest.approx(mesascope.learners.one_step_optimum(own.family).eta)
     assert json.dumps(setup.titles)
+
+
+def test_a_looped_network_without_step_sizes_has_its_own_depth():
+    config = TransformerConfig(2, n_layers=3, shared=True, attention="softmax", init_scale=4.0)
+    network = InContextRegressorConfig(config).build(stream(0, "init"))
+    own = own_subject("own", network, LinearRegression(n_context=60, d_in=1))
+    assert own.algorithm.steps == 3
+    assert own.at_depth(3) is network
+    task = own.one_task
+    one = dataclasses.replace(config, n_layers=1)
+    alone = InContextRegressorConfig(one).build()
+    alone.load_state_dict(network.state_dict())
+    assert torch.allclose(own.at_depth(1)(task.context, task.xq), alone(task.context, task.xq))
+    setup = Setup({"own": own})
+    assert setup.task().context.x.shape[-2] == 60
+    setup.values["pairs"] = own.most_pairs
+    assert setup.task().context.x.shape[-2] == 120
+
+
+def test_slow_learners_and_the_network_are_compared_on_the_same_tasks(found):
+    tasks = LinearRegression(n_context=10, d_in=1).sample(50, stream(0, "eval"))
+    learners = {
+        "network": GradientDescent(1, 0.5),
+        **dict.fromkeys(("algorithm", "ridge", "chosen"), GradientDescent(1, 0.5)),
+    }
+    errors, *_, count = _measured(learners, tasks, False, 24)
+    assert count == 24
+    assert {one.n for one in errors.values()} == {24}
+    assert len({one.value for one in errors.values()}) == 1

@@ -236,7 +236,21 @@ def test_the_page_answers_before_python_and_keeps_its_points(browser, early):
     for role, one in before.items():
         assert visit.page.evaluate(CURVE, role) == pytest.approx(one, abs=1e-6)
     visit.changes(lambda: visit.drag("points", 1, 0, 50))
+    visit.page.get_by_text("Move points by keyboard").click()
+    for name in ("Add a pair", "New task"):
+        visit.changes(lambda name=name: visit.page.get_by_role("button", name=name).click())
     visit.done()
+
+
+def test_a_chosen_point_of_a_saved_page_stays_where_it_is(opened):
+    page, _ = opened
+    before = page.evaluate(POINTS, "points")
+    choose = """(value) => { for (const one of Bokeh.documents[0]._all_models.values())
+        if (one.name === "pair" || one.options?.includes?.("query")) one.value = value; }"""
+    for value in ("1", "2", "query"):
+        page.evaluate(choose, value)
+        page.wait_for_timeout(300)
+    assert page.evaluate(POINTS, "points") == before
 
 
 def test_no_narrow_page_scrolls_sideways(browser, address):

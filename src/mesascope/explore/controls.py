@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from bokeh.models import Button, Select
 
-from mesascope.explore.plots import helped, slider
+from mesascope.explore.plots import clicked, helped, slider
 from mesascope.explore.ranges import CHOSEN, MOST_PAIRS, at_share
 
 if TYPE_CHECKING:  # the page begins before torch is imported
@@ -69,7 +69,7 @@ class Controls:
         self.chosen.options = [*setup.catalogue]
         self.subject.on_change("value", lambda attr, old, new: self._choose(new))
         self.chosen.on_change("value", lambda attr, old, new: self._compare(new))
-        self.again.on_click(self._draw)
+        clicked(self.again, self._draw)
         for name, one in self.sliders.items():
             one.on_change("value", lambda attr, old, new, name=name: self._move(name, new))
         self._show()
@@ -86,7 +86,8 @@ class Controls:
         self.chosen.update(options=[*self.setup.catalogue], value=self.setup.chosen)
         for own, one in self.sliders.items():
             value = self.setup.values[own]
-            one.update(end=max(SLIDERS[own][2], 2 * value), value=value)
+            end = self.setup.subject.most_pairs if own == "pairs" else max(SLIDERS[own][2], 2 * value)
+            one.update(end=end, value=value)
         self._quiet = False
         self._show()
         self.setup.notify()

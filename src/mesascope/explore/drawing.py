@@ -20,7 +20,6 @@ from bokeh.models import (
 )
 
 from mesascope.explore.plots import LOOKS, MARKS, ROLES, alert, empty, helped, legend, plot, words
-from mesascope.explore.ranges import MOST_PAIRS
 
 
 @dataclass
@@ -92,7 +91,7 @@ class Drawing:
         # A drag begins after five pixels, so the invisible discs that receive it are larger than the points.
         disc = Scatter(size=20, fill_alpha=0, line_alpha=0)
         held = [found.add_glyph(source, disc) for source in (self.points, self.query)]
-        draw = PointDrawTool(renderers=held, num_objects=MOST_PAIRS, empty_value=-1)
+        draw = PointDrawTool(renderers=held, empty_value=-1)
         found.add_tools(draw, HoverTool(renderers=[marks], tooltips="weight @weight{0.000}"))
         found.toolbar.active_drag, found.toolbar.active_tap = draw, draw
         self.legend = legend(found, lines)

@@ -19,11 +19,12 @@ from mesascope.explore.ranges import TASKS
 # Anchor, title, text, controls, figures and layout of each panel below the first.
 SECTIONS = (
     ("parting", "Where they part",
-     f"The same learners on {TASKS:,} fresh tasks, paired. Bars are intervals of 99 %, numbers are means and standard "
-     "errors.",
+     f"The same learners on {TASKS:,} fresh tasks (on fewer if one is slow), paired. Bars are intervals of 99 %, "
+     "numbers are means and standard errors.",
      ("break",), ("parting_left", "parting_right", "parting_broken"), "halves"),
     ("inside", "Inside",
-     "Weights of the network beside those of a network constructed to run the algorithm at the sliders' step sizes, "
+     "Weights of the network beside those of a network constructed to run the algorithm at the sliders' step sizes (on "
+     "centred inputs, if it centres them), "
      "the spectral filter h of predictions x_q' h(X'X / n) X'y / n, and the attention of the first softmax layer.",
      (), ("inside_trained_kq", "inside_built_kq", "inside_trained_pv", "inside_built_pv", "inside_spectrum",
           "inside_attention"), "quarters"),

@@ -9,8 +9,7 @@ import torch
 
 from mesascope.explore import predicting
 from mesascope.explore.drawing import Drawing
-from mesascope.explore.plots import say, sentence
-from mesascope.explore.ranges import MOST_PAIRS
+from mesascope.explore.plots import clicked, say, sentence, shown
 from mesascope.explore.setup import Setup
 from mesascope.tasks import Context, Episode
 
@@ -36,8 +35,8 @@ class OneTask:
             (own.x, "value", self._typed), (own.y, "value", self._typed),
         ):  # fmt: skip
             model.on_change(what, lambda attr, old, new, action=action: self._heard(action))
-        own.add.on_click(self._added)
-        own.delete.on_click(self._deleted)
+        clicked(own.add, self._added)
+        clicked(own.delete, self._deleted)
         setup.listen(self.refresh)
         self.refresh()
 
@@ -123,7 +122,7 @@ class OneTask:
         self._quiet = True
         own.pair.update(options=options, value=own.pair.value if own.pair.value in options else "query")
         x, y, _ = rows[options.index(own.pair.value)]
-        own.x.value, own.y.value, own.y.disabled = round(x, 4), round(y, 4), own.pair.value == "query"
+        own.x.value, own.y.value, own.y.disabled = shown(x), shown(y), own.pair.value == "query"
         own.delete.disabled = own.pair.value == "query"
         self._quiet = quiet
 
@@ -133,16 +132,17 @@ class OneTask:
 
     def _typed(self) -> None:
         rows, own = self._rows, self.drawing
-        rows[self._index] = (own.x.value or 0.0, own.y.value or 0.0, rows[self._index][2])
+        x, y, pair = rows[self._index]
+        x, y = (old if new == shown(old) else new or 0.0 for old, new in ((x, own.x.value), (y, own.y.value)))
+        rows[self._index] = (x, y, pair)
         self._put(rows)
         self._compute()
 
     def _added(self) -> None:
         rows = self._rows
-        if len(rows) <= MOST_PAIRS:
-            self._put([*rows, (rows[0][0], 0.0, -1)])
-            self._compute()
-            self.drawing.pair.value = str(len(rows))
+        self._put([*rows, (rows[0][0], 0.0, -1)])
+        self._compute()
+        self.drawing.pair.value = str(len(rows))
 
     def _deleted(self) -> None:
         if index := self._index:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from bokeh.core.properties import value
 from bokeh.document import Document
 from bokeh.models import Button, ColumnDataSource, LabelSet, NoOverlap
 
 from mesascope import lenses
 from mesascope.explore import plots
 from mesascope.explore.later import Later
+from mesascope.explore.ranges import TASKS
 from mesascope.explore.setup import Setup
 from mesascope.identification import CONDITIONS
 from mesascope.measurement import Measurement
@@ -25,6 +27,7 @@ BREAKS = {
     "shifted inputs": "inputs shifted",
 }  # fmt: skip
 OWN = "as it is"
+ERRORS, DIFFERENCES = "Error of each learner", "Difference from the network"
 COLUMNS = ("name", "value", "low", "high", "colour", "mark", "text")
 
 
@@ -37,8 +40,8 @@ class Parting:
         self.button = Button(label="Break it", name="break")
         self.button.on_click(self._break)
         self.errors, self.differences, self.broken = (plots.empty(*COLUMNS) for _ in range(3))
-        self.left = _dots("Error of each learner", "mean squared error", self.errors)
-        self.right = _dots("Difference from the network", "mean distance of predictions", self.differences)
+        self.left = _dots(ERRORS, "mean squared error", self.errors)
+        self.right = _dots(DIFFERENCES, "mean distance of predictions", self.differences)
         title = "Difference from the network on changed tasks"
         self.figure = _dots(title, "mean distance of predictions", self.broken, 260, named=False)
         self.figure.visible = False
@@ -57,7 +60,9 @@ class Parting:
         return lambda: (titles, *_measured(learners, setup.tasks(), breaks, most))
 
     def _show(self, found: Any) -> None:
-        titles, errors, differences, broken, failed = found
+        titles, errors, differences, broken, failed, count = found
+        few = f", on {count:,} tasks" if count < TASKS else ""
+        self.left.title.text, self.right.title.text = ERRORS + few, DIFFERENCES + few
         for source, figure, own in (
             (self.errors, self.left, errors), (self.differences, self.right, differences),
         ):  # fmt: skip
@@ -84,13 +89,13 @@ def _measured(learners: dict[str, Any], tasks: Episode, breaks: bool, most: int 
     """Errors and differences from the network by role, differences by condition if ``breaks``, and error messages.
 
     Args:
-        most: number of tasks for the chosen learner; all tasks if None.
+        most: largest number of tasks, if the chosen learner is slow; all learners are compared on the same ones.
     """
+    few = tasks if most is None else tasks.part(0, most)
     errors, differences, broken, failed = {}, {}, {}, []
     for role in plots.ROLES[1:]:
-        own = tasks.part(0, most) if role == "chosen" else tasks
         try:
-            found = lenses.agreement(learners["network"], learners[role], own)
+            found = lenses.agreement(learners["network"], learners[role], few)
         except Exception as error:
             failed.append(plots.sentence(error))
             continue
@@ -105,7 +110,7 @@ def _measured(learners: dict[str, Any], tasks: Episode, breaks: bool, most: int 
         for role in ("algorithm", "ridge"):
             found = lenses.agreement(learners["network"], learners[role], episode)
             broken[title, role] = found.prediction_difference
-    return errors, differences, broken, " ".join(dict.fromkeys(failed))
+    return errors, differences, broken, " ".join(dict.fromkeys(failed)), len(few.xq)
 
 
 def _rows(figure: Any, names: list[str]) -> None:
@@ -133,7 +138,7 @@ def _dots(title: str, x: str, source: ColumnDataSource, height: int = 190, *, na
     if named:
         found.add_layout(
             LabelSet(
-                x="value", y="name", text="text", source=source, y_offset=7, text_font_size="11px", text_align="center"
+                x=value(4), x_units="screen", y="name", text="text", source=source, y_offset=7, text_font_size="11px"
             )
         )
     found.x_range.range_padding = 0.5

@@ -7,7 +7,6 @@ from typing import Any
 from mesascope.errors import refuse
 from mesascope.explore.plots import SIGNS
 from mesascope.explore.predicting import DISCS
-from mesascope.explore.ranges import MOST_PAIRS
 from mesascope.explore.setup import LEAST_RIDGE, Setup
 from mesascope.nets import Concatenated, InContextRegressor
 from mesascope.tasks import LinearRegression
@@ -69,7 +68,7 @@ def subject(setup: Setup, name: str, tasks: int) -> dict[str, Any]:
 def _task(setup: Setup, seed: int) -> dict[str, Any]:
     """A task at input scale 1: inputs, labels without noise, noise of standard deviation 1, and query."""
     setup.seed = seed
-    setup.values |= {"scale": 1.0, "pairs": MOST_PAIRS, "noise": 0.0}
+    setup.values |= {"scale": 1.0, "pairs": setup.subject.most_pairs, "noise": 0.0}
     (x, y), xq, _ = setup.task()
     setup.values["noise"] = 1.0
     noise = setup.task().context.y - y

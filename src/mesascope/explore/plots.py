@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from html import escape
 from typing import Any
 
 from bokeh.layouts import column
-from bokeh.models import Column, ColumnDataSource, Div, Legend, LegendItem, Slider, TeeHead, Whisker, Widget
+from bokeh.models import Button, Column, ColumnDataSource, Div, Legend, LegendItem, Slider, TeeHead, Whisker, Widget
 from bokeh.plotting import figure
 
 from mesascope.errors import MesascopeError, raised
@@ -70,6 +71,18 @@ def whisker(colour: str = "gray", **options: Any) -> Whisker:
     """Error bars from column ``low`` to column ``high``."""
     heads = {name: TeeHead(size=8, line_color=colour) for name in ("lower_head", "upper_head")}
     return Whisker(lower="low", upper="high", line_color=colour, **heads, **options)
+
+
+def clicked(button: Button, action: Callable[[], None]) -> None:
+    """Call ``action`` when a button is pressed, also if its page is shown already: Bokeh subscribes only new ones."""
+    button.on_click(action)
+    if button.document is not None:
+        button.document.callbacks.subscribe("button_click", button)
+
+
+def shown(number: float) -> float:
+    """A coordinate with the digits that its field shows."""
+    return float(f"{number:.4g}")
 
 
 def helped(widget: Widget, text: str) -> Column:

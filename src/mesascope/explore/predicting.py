@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from mesascope.errors import NumericalError
+from mesascope.errors import MesascopeError, NumericalError
 from mesascope.explore.plots import SIGNS, sentence
 from mesascope.identification import smoother_weights
 from mesascope.lenses.needs import predict_in_eval
 from mesascope.shapes import Float, Tensor
-from mesascope.tasks import Episode
+from mesascope.tasks import Context, Episode
 
 # Diameter of the largest disc in pixels, and maximum number of pairs whose weights are written: more would overlap.
 LARGEST, MOST_LABELS = 56, 12
@@ -30,13 +30,22 @@ def answers(
     for role, learner in learners.items():
         try:
             with torch.no_grad():
-                found[role] = predict_in_eval(learner, episode.context, xq)[0, :, 0].numpy()
+                found[role] = _predicted(learner, episode.context, xq)[0, :, 0].numpy()
             if not np.isfinite(found[role]).all():
                 raise NumericalError(f"predictions of {titles[role]} must be finite, but are not: use smaller sizes.")
         except Exception as error:
             failed.append(sentence(error))
             found[role] = np.full(xq.shape[1], np.nan)
     return found, failed
+
+
+def _predicted(learner: Any, context: Context, xq: Float[Tensor, "1 m dx"]) -> Float[Tensor, "1 m dy"]:
+    """Predictions of a learner; one query at a time if it takes no more."""
+    try:
+        return predict_in_eval(learner, context, xq)
+    except MesascopeError:
+        each = Context(*(part.expand(xq.shape[1], *part.shape[1:]) for part in context))
+        return predict_in_eval(learner, each, xq[0, :, None])[None, :, 0]
 
 
 def marks(learner: Any, episode: Episode, pairs: Sequence[tuple[float, float]]) -> dict[str, Any]:
@@ -52,6 +61,6 @@ def marks(learner: Any, episode: Episode, pairs: Sequence[tuple[float, float]]) 
 
 def said(titles: dict[str, str], answers: dict[str, float]) -> str:
     """Predictions at the query in one sentence."""
-    numbers = {role: f"{one:.3f}" if np.isfinite(one) else "none" for role, one in answers.items()}
+    numbers = {role: f"{one:.4g}" if np.isfinite(one) else "none" for role, one in answers.items()}
     listed = "; ".join(f"{titles[role]}: {one}" for role, one in numbers.items())
     return f"Predictions at the query: {listed}. {DISCS}"

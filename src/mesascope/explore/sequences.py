@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from bokeh.document import Document
-from bokeh.models import Button, ColumnDataSource
+from bokeh.models import Button, ColumnDataSource, LegendItem
 
 from mesascope import learners, lenses
 from mesascope.evidence.numbers import nominal
@@ -42,9 +42,10 @@ class Sequences:
         self.again = Button(label="New start", name="start")
         self.path, self.by_element = empty("t", "truth", *ROLES), empty("t", *ROLES)
         self.probes = {name: empty("layer", "y") for name in self.networks}
-        self.left = self._lines("First entry of the sequence and its predictions", "element", self.path, "linear")
-        self.left.line("t", "truth", source=self.path, color="gray", line_width=6, line_alpha=0.35)
-        title = f"Error by element, mean over {AVERAGED} sequences"
+        self.left = self._lines("First entry, and its predictions", "element", self.path, "linear")
+        truth = self.left.line("t", "truth", source=self.path, color="gray", line_width=6, line_alpha=0.35)
+        self.left.legend.items.insert(0, LegendItem(label="the sequence", renderers=[truth]))
+        title = f"Error, mean over {AVERAGED} sequences"
         self.right = self._lines(title, "known elements", self.by_element, "log")
         self.probe = self._probes()
         for one in (self.angle, self.noise):

@@ -11,7 +11,7 @@ import torch
 from mesascope import learners
 from mesascope.errors import ArgumentError
 from mesascope.explore.plots import sentence
-from mesascope.explore.ranges import CHOSEN, MOST_PAIRS, TASKS, at_share, within
+from mesascope.explore.ranges import CHOSEN, TASKS, at_share, within
 from mesascope.explore.subjects import InOwnDtype, Subject, changed
 from mesascope.identification import Candidate, candidates
 from mesascope.streams import stream
@@ -90,7 +90,7 @@ class Setup:
 
     def task(self) -> Episode:
         """One task with one query, in float64; more pairs extend the same task."""
-        most = self.family(n_context=MOST_PAIRS, n_query=1)
+        most = self.family(n_context=self.subject.most_pairs, n_query=1)
         episode = sample_tasks(most, 1, stream(self.seed, "explore-task")).to(torch.float64)
         check_tasks(episode)
         pairs = int(self.values["pairs"]) if self.has["pairs"] else episode.context.x.shape[-2]

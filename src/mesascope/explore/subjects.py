@@ -11,6 +11,7 @@ import torch
 
 from mesascope import learners, lenses
 from mesascope.errors import MesascopeError, refuse
+from mesascope.explore.ranges import MOST_PAIRS
 from mesascope.lenses.needs import HasRule
 from mesascope.shapes import Float, Tensor
 from mesascope.streams import stream
@@ -46,6 +47,11 @@ class Subject:
         """A task of the family."""
         return sample_tasks(self.family, 1, stream(0, "explore-shape"))
 
+    @property
+    def most_pairs(self) -> int:
+        """End of the slider of pairs."""
+        return max(MOST_PAIRS, 2 * self.one_task.context.x.shape[-2])
+
     def at_depth(self, depth: int) -> Any:
         """The learner with its layer applied ``depth`` times, if it has one layer; else the learner."""
         if depth == self.algorithm.steps or not isinstance(self.learner, HasRule):
@@ -78,7 +84,7 @@ class Subject:
 
 
 def own_subject(title: str, learner: Any, family: Any) -> Subject:
-    """Subject for a user's learner, with a descent to compare it with.
+    """Subject for a user's learner, with a descent to compare it with, of as many steps as a looped network's loops.
 
     Raises:
         ArgumentError: the family does not draw episodes with one target.
@@ -91,18 +97,19 @@ def own_subject(title: str, learner: Any, family: Any) -> Subject:
 
 
 def _descent(learner: Any, family: Any, pairs: int) -> Any:
-    """GD++ with step sizes read from the weights of a looped linear network; else one step of gradient descent."""
+    """GD++ with step sizes read from the weights of a looped linear network; else gradient descent."""
     config = getattr(getattr(learner, "config", None), "transformer", None)
-    if getattr(config, "shared", False) and getattr(learner, "linear", False):
+    steps = config.n_layers if config is not None and getattr(config, "shared", False) else 1
+    if steps > 1 and getattr(learner, "linear", False):
         try:
             eta, gamma = (max(float(sizes[0]), 0.0) for sizes in lenses.step_sizes(learner, pairs))
-            return learners.GradientDescentPlusPlus(learner.config.transformer.n_layers, eta, gamma)
+            return learners.GradientDescentPlusPlus(steps, eta, gamma)
         except MesascopeError:  # weights without step sizes
             pass
     try:
-        return learners.GradientDescent(1, learners.one_step_optimum(family).eta)
+        return learners.GradientDescent(steps, learners.one_step_optimum(family).eta)
     except MesascopeError:  # no closed form for these tasks
-        return learners.GradientDescent(1, 1.0)
+        return learners.GradientDescent(steps, 1.0)
 
 
 class InOwnDtype:

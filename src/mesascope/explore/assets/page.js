@@ -52,6 +52,10 @@ window.mesascope = window.mesascope || {};
     for (const model of doc._all_models.values()) if (model.type === "Slider") {
       const handle = window.Bokeh.index.find_one(model)?.shadow_el.querySelector(".noUi-handle");
       handle?.setAttribute("aria-label", model.title);
+    } else if (model.type === "Figure" && model.title?.text) {
+      const canvas = window.Bokeh.index.find_one(model)?.el;
+      canvas?.setAttribute("role", "img");
+      canvas?.setAttribute("aria-label", model.title.text);
     }
   };
   const look = (doc) => { own.paint(doc); fold(doc); watch(doc); label(doc); };
@@ -63,6 +67,10 @@ window.mesascope = window.mesascope || {};
   own.ready = (doc) => {
     look(doc);
     doc.on_change((event) => { if (event.kind === "RootAdded") place(event.model); });
+    // Panels that the server added before this script listened are placed now.
+    for (const root of doc.roots()) if (document.querySelector(`[data-place="${root.name}"]`)) place(root);
+    const tags = doc.get_model_by_name("answer")?.tags ?? [];
+    if (tags.length) own.handed(tags);
     addEventListener("resize", () => fold(doc));
     dark.addEventListener("change", () => own.paint(doc));
     hold(doc);
@@ -72,7 +80,6 @@ window.mesascope = window.mesascope || {};
     const doc = window.Bokeh?.documents[0];
     if (doc?.roots().length) own.ready(doc); else setTimeout(find, 30);
   };
-  find();
   // The server computes predictions from now on; "complete" means that it has added the other panels.
   own.handed = (tags) => {
     own.compute = null;
@@ -80,6 +87,7 @@ window.mesascope = window.mesascope || {};
     look(window.Bokeh.documents[0]);
     document.querySelector("main").classList.remove("waits");
   };
+  find();
 
   // Buttons within tables choose a value of a menu.
   document.addEventListener("click", (event) => {

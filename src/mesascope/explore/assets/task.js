@@ -55,12 +55,14 @@
     const y = x.map((_, i) => scale * task.y[i] + value("noise") * task.noise[i]);
     put([[scale * dot(task.xq, direction), 0, -1], ...places.map((place, i) => [place, y[i], i])]);
   };
+  // Bokeh calls own.moved only later, when fields have been filled: numbers that show a point do not move it.
+  const shown = (number) => Number(number.toPrecision(4)), kept = (field, old) => field.value === shown(old) ? old : field.value ?? 0;
   const point = () => quietly(() => {
     const found = rows(), options = ["query", ...found.slice(1).map((_, i) => String(i + 1))], menu = widgets.pair;
     menu.options = options;
     if (!options.includes(menu.value)) menu.value = "query";
     const [x, y] = found[options.indexOf(menu.value)], chosen = menu.value === "query";
-    widgets.x.value = Number(x.toFixed(4)); widgets.y.value = Number(y.toFixed(4));
+    widgets.x.value = shown(x); widgets.y.value = shown(y);
     widgets.y.disabled = widgets.delete.disabled = chosen;
   });
   const compute = () => {
@@ -81,7 +83,7 @@
     local(page.line, { location: places[0] });
     const titles = { ...subject.titles, chosen: `${value("chosen")} (chosen)` };
     page.legend.items.forEach((item, i) => local(item, { label: { value: titles[ROLES[i]] } }));
-    local(page.answer, { text: `Predictions at the query: ${ROLES.map((role) => `${titles[role]}: ${answers[role][0].toFixed(3)}`).join("; ")}. ${page.discs}` });
+    local(page.answer, { text: `Predictions at the query: ${ROLES.map((role) => `${titles[role]}: ${Number(answers[role][0].toPrecision(4))}`).join("; ")}. ${page.discs}` });
     point();
   };
   const show = () => {
@@ -101,7 +103,9 @@
   };
   const typed = () => {
     const found = rows(), index = value("pair") === "query" ? 0 : Number(value("pair"));
-    found[index] = [widgets.x.value ?? 0, index ? widgets.y.value ?? 0 : 0, found[index][2]];
+    const [x, y, pair] = found[index], now = [kept(widgets.x, x), index ? kept(widgets.y, y) : 0, pair];
+    if (now[0] === x && now[1] === y) return;
+    found[index] = now;
     put(found);
   };
   // Called when a control is used, with the name of its widget.
