@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import hashlib
 import importlib.machinery
 import importlib.util
@@ -9,16 +11,19 @@ import os
 import re
 import sys
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from mesascope.errors import ArgumentError, MesascopeError, one_line, require_choice
 
-__all__ = ["from_file", "in_file", "module_of"]
+__all__ = ["from_file", "imported_from", "in_file", "module_of", "own_files"]
 
 # Beginning of the names of modules that `module_of` imports.
 _PREFIX = "_mesascope_"
+# Folders of the files that were imported.
+_FOLDERS: set[Path] = set()
 
 
 def in_file(spec: str) -> bool:
@@ -62,7 +67,10 @@ def module_of(path: Path) -> ModuleType:
         ArgumentError: the file raises an error (but a MesascopeError is raised unchanged).
         OSError: the file cannot be read.
     """
-    file = path.expanduser().resolve()
+    try:
+        file = path.expanduser().resolve()
+    except RuntimeError:  # ~name of no user
+        file = path.resolve()
     if imported := _imported(file):
         return imported
     own = f"{_PREFIX}{hashlib.sha256(os.fsencode(file) + file.read_bytes()).hexdigest()[:16]}"
@@ -72,10 +80,9 @@ def module_of(path: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(own, file, loader=loader)
     assert spec is not None
     module = sys.modules[own] = importlib.util.module_from_spec(spec)
-    if str(file.parent) not in sys.path:
-        sys.path.append(str(file.parent))
     try:
-        loader.exec_module(module)
+        with _importing_from(file.parent):
+            loader.exec_module(module)
     except BaseException as error:
         del sys.modules[own]
         if isinstance(error, MesascopeError) or not isinstance(error, Exception):
@@ -86,6 +93,59 @@ def module_of(path: Path) -> ModuleType:
             f"{file} must run, but raises {type(error).__name__}{where} ({one_line(error)}): correct it."
         ) from error
     return module
+
+
+def own_files(file: Path) -> list[Path]:
+    """A Python file, and the files of its folder that it imports, directly or through one of them."""
+    found, left = list[Path](), [file]
+    while left:
+        one = left.pop(0)
+        if one in found or not one.is_file():
+            continue
+        found.append(one)
+        with contextlib.suppress(SyntaxError):
+            for name in _names(ast.parse(one.read_bytes())):
+                place = file.parent.joinpath(*name)
+                left += [place.with_suffix(".py"), place / "__init__.py"]
+    return found
+
+
+def _names(tree: ast.Module) -> Iterator[list[str]]:
+    """Names of the modules that a module may import, as lists of parts; names of a package may be modules."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.split(".") for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module.split(".") if node.module else []
+            yield from ([*base, *more] for more in ([], *([alias.name] for alias in node.names)) if base or more)
+
+
+def imported_from(stem: str) -> ModuleType | None:
+    """The last module that `from_file` imported from a file ``stem.py``."""
+    ours = [module for name, module in sys.modules.items() if name.startswith(_PREFIX)]
+    return next((one for one in reversed(ours) if Path(one.__file__ or "").stem == stem), None)
+
+
+@contextlib.contextmanager
+def _importing_from(folder: Path) -> Iterator[None]:
+    """In this context, imports look into ``folder`` first; afterwards last, for imports inside functions.
+
+    Modules of the same names, imported from the folders of other files, are forgotten.
+    """
+    others = _FOLDERS - {folder}
+    for name, module in [*sys.modules.items()]:
+        root, file = name.partition(".")[0], Path(getattr(module, "__file__", None) or "")
+        here = (folder / f"{root}.py").exists() or (folder / root).is_dir()
+        if here and folder not in file.parents and any(other in file.parents for other in others):
+            del sys.modules[name]
+    _FOLDERS.add(folder)
+    sys.path.insert(0, str(folder))
+    try:
+        yield
+    finally:
+        sys.path.remove(str(folder))
+        if str(folder) not in sys.path:
+            sys.path.append(str(folder))
 
 
 def _imported(file: Path) -> ModuleType | None:

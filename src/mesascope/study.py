@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import inspect
-import pkgutil
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -12,13 +12,13 @@ from dataclasses import dataclass, field, is_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mesascope.errors import refuse
+from mesascope.errors import ArgumentError, one_line, refuse
 from mesascope.evidence import Bound, Claim, Reported, above, below, derived, ours, printed, two_sided
 from mesascope.evidence.claims import Quantifier, check_claims
 from mesascope.evidence.estimates import Arrays, Estimates
 from mesascope.evidence.numbers import nominal
 from mesascope.evidence.readings import Reading, StageReading, beside, stage
-from mesascope.loading import from_file
+from mesascope.loading import from_file, imported_from
 from mesascope.reports import Figure, Grid, Histogram, Level, Line, Lines, Matrices, curves, strip, sweep
 from mesascope.runs.schemas import require_name
 from mesascope.training import ParameterGroup, Training
@@ -59,12 +59,29 @@ class Mutation:
         """Replace the target within this context."""
         from unittest import mock
 
-        module, _, names = self.target.partition(":")
-        path, _, name = names.rpartition(".")
-        holder = pkgutil.resolve_name(f"{module}:{path}")
-        getattr(holder, name)  # lazy packages import the attribute now
+        holder, name = self._found()
         with mock.patch.object(holder, name, self.wrong(inspect.getattr_static(holder, name))):
             yield
+
+    def check(self) -> None:
+        """Raise if the target does not exist."""
+        self._found()
+
+    def _found(self) -> tuple[Any, str]:
+        """The object that holds the target, and the target's name there."""
+        module, _, names = self.target.partition(":")
+        *path, name = names.split(".")
+        try:
+            holder: Any = imported_from(module) or importlib.import_module(module)
+            for part in path:
+                holder = getattr(holder, part)
+            getattr(holder, name)  # lazy packages import the attribute now
+        except (ImportError, AttributeError, ValueError) as error:
+            raise ArgumentError(
+                f"the target of a bug must be module:name or module:Class.name, but {self.target!r} is not found "
+                f"({one_line(error)}): correct it."
+            ) from None
+        return holder, name
 
 
 @dataclass(frozen=True)
@@ -125,6 +142,9 @@ class Study:
         for preset, settings in self.presets.items():
             if not is_dataclass(settings):
                 refuse(f"preset {preset}", "be of a dataclass", settings, "decorate its class with study.frozen")
+            if type(settings) is not type(self.presets["quick"]):
+                other = type(self.presets["quick"]).__name__
+                refuse(f"preset {preset}", f"be a {other}, as quick is", settings, "use one class for all presets")
         shown = (claim for figure in self.figures for claim in figure.claims if claim not in self.claims)
         claims = tuple(
             claim.completed(self.quantifier, self.at_least, self.premises, self.unlike)

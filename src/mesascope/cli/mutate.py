@@ -46,6 +46,7 @@ class Mutate:
 
 
 def _print(found: Mutated) -> None:
+    from rich.markup import escape
     from rich.table import Table
 
     from mesascope.reports import console
@@ -55,7 +56,7 @@ def _print(found: Mutated) -> None:
     table.add_column("bug")
     table.add_column("claims that no longer hold")
     for bug, claims in found.turned.items():
-        table.add_row(bug, claims_text(claims) or "[bold]none[/]")
+        table.add_row(escape(bug), escape(claims_text(claims)) or "[bold]none[/]")
     console().print(table)
     other = {name: verdict for name, verdict in found.sound.items() if verdict != "holds"}
     noticed = f"of which {len(found.unnoticed)} not detected" if found.unnoticed else "each detected by a claim"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import shlex
 import sys
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -111,10 +112,10 @@ class RunSweep:
 
 
 def _setting(text: str) -> tuple[str, list[Any]]:
-    """Name and values of ``name=value,value``; values are JSON, or words.
+    """Name and values of ``name=value,value``; values are JSON, Python's numbers, True, False or None, or words.
 
-    >>> _setting("noise=0,0.5"), _setting("kind=mesa,delta")
-    (('noise', [0, 0.5]), ('kind', ['mesa', 'delta']))
+    >>> _setting("noise=0,.5"), _setting("kind=mesa,delta"), _setting("bias=True,false")
+    (('noise', [0, 0.5]), ('kind', ['mesa', 'delta']), ('bias', [True, False]))
     """
     name, equals, values = text.partition("=")
     if not equals or not values:
@@ -126,10 +127,11 @@ def _setting(text: str) -> tuple[str, list[Any]]:
 
 
 def _value(word: str) -> Any:
-    try:
+    with suppress(ValueError):
         return json.loads(word)
-    except ValueError:
-        return word
+    with suppress(ValueError, SyntaxError):
+        return ast.literal_eval(word.strip())
+    return word
 
 
 def _print_plan(sweep: Any, workers: int) -> None:

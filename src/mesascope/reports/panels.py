@@ -28,6 +28,8 @@ COLOURS = {
 }
 # Lines without marks also differ in dash style, for prints without colour.
 _DASHES = (0, (4, 1, 1, 1, 1, 1))
+# Largest number of rows or columns of a grid whose values are written into its cells.
+MOST_WRITTEN = 12
 STYLES: dict[Any, Any] = {"gd": "--", "gd++": "-.", "centred": _DASHES, "interpolated": _DASHES, "limit": ":"}
 
 
@@ -243,7 +245,8 @@ def _draw_line(axes: Any, line: Line) -> None:
     if line.error is not None:
         axes.errorbar(line.x, y, line.error, fmt=line.marks, capsize=3, label=line.label, **look)
     elif y.ndim == 1:
-        axes.plot(line.x, y, *marks, lw=line.width, label=line.label, **look)
+        alone = np.isfinite(y).sum() == 1 and line.marks in ("-", "--", "-.", ":")  # a line needs two points
+        axes.plot(line.x, y, *(["o"] if alone else marks), lw=line.width, label=line.label, **look)
     elif line.each:
         axes.plot(line.x, y.T, *marks, lw=0.8, alpha=0.7, **look)
         axes.plot([], [], *marks, label=line.label, **look)
@@ -259,7 +262,7 @@ def _draw_grid(axes: Any, grid: Grid) -> None:
     axes.grid(False)
     axes.spines[:].set_visible(False)
     for (row, column), value in np.ndenumerate(grid.values):
-        if np.isfinite(value):
+        if np.isfinite(value) and max(grid.values.shape) <= MOST_WRITTEN:
             ink = "kw"[int(image.norm(value) < 0.5)]
             axes.text(column, row, f"{value:.3g}", ha="center", va="center", fontsize=7, color=ink)
     axes.figure.colorbar(image, ax=axes, shrink=0.8, label=grid.label)

@@ -17,6 +17,7 @@ import mesascope
 from mesascope.errors import ArgumentTypeError, RunDirectoryError, shown
 from mesascope.evidence import Arrays, Estimates, Stage
 from mesascope.files import write_aside
+from mesascope.loading import own_files
 from mesascope.runs.files import arrays_bytes, checksum, damaged, read_arrays, read_bytes, read_json, write_json
 from mesascope.runs.provenance import PACKAGES, installed
 from mesascope.runs.schemas import require_name
@@ -26,6 +27,12 @@ _AGAIN = "delete it and --resume the run"
 
 # Code that only displays or checks results; all other code of the package can change the numbers of a stage.
 PRESENTATION = ("cli", "explore", "reports", "testing", "__main__.py", "progress.py", "text.py")
+
+
+def code_of(file: Path) -> str | None:
+    """SHA-256 of a user's Python file, and of the files of its folder that it imports; None if it is missing."""
+    own = [checksum(one) for one in own_files(file)]
+    return record_hash(own) if own[1:] else next(iter(own), None)
 
 
 class Results(Mapping[str, Stage]):
@@ -95,7 +102,7 @@ class Results(Mapping[str, Stage]):
                 self[name]
 
     def _code(self) -> str:
-        own = checksum(Path(self._study.rpartition(":")[0])) if self._study else None
+        own = code_of(Path(self._study.rpartition(":")[0])) if self._study else None
         return record_hash([code_hash(), own]) if own else code_hash()
 
     def _index(self) -> dict[str, dict[str, str]]:

@@ -8,7 +8,7 @@ import os
 import shlex
 import shutil
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from html import escape
 from pathlib import Path
@@ -316,6 +316,12 @@ class Run:
     def captions(self) -> dict[str, str]:
         """Captions of the figures by name, in the order in which they were first saved."""
         return read_json(self.path / "figures" / "captions.json", missing={})
+
+    def forget_figures(self, kept: Collection[str]) -> None:
+        """Leave figures out of `captions` unless their names are in ``kept``."""
+        if {*self.captions} - {*kept}:
+            captions = {name: caption for name, caption in self.captions.items() if name in kept}
+            write_json(self.path / "figures" / "captions.json", captions)
 
     def save_figure(self, name: str, caption: str, content: Mapping[str, bytes]) -> None:
         """Store a figure: ``content`` maps a suffix (svg, png) to the file's bytes."""

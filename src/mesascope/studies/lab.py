@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,7 +25,7 @@ from mesascope.runs.results import record_hash
 from mesascope.runs.schemas import require_name
 from mesascope.shapes import Tensor
 from mesascope.streams import stream
-from mesascope.studies.reuse import Finished, Watch, logged_rows, take_over
+from mesascope.studies.reuse import Finished, Watch, close_rows, logged_rows, take_over
 from mesascope.tasks import Episode, Family, SequenceFamily
 from mesascope.training import Ensemble, ParameterGroup, ProgressBar, Training, half_mse, train
 
@@ -44,6 +45,7 @@ class Lab:
         self._begun = 0
         self._stages: set[str] = set()
         self._trained: dict[str, tuple[str, Ensemble]] = {}  # name and networks of each training, by hash of its record
+        self._losses: dict[str, Any] = {}
 
     @overload
     def draw(self, family: Family, tasks: int, name: str) -> Episode: ...
@@ -75,7 +77,7 @@ class Lab:
         """Train networks of ``network.build`` on ``family``, one per seed, or load finished ones; return the networks.
 
         The config of the networks, the family, the training, the seeds and the name of the start identify a training.
-        Calls with equal values share one training.
+        Calls with equal values share one training, unless their ``watch`` returns other numbers.
 
         Args:
             name: name of the training in metrics and checkpoints.
@@ -94,7 +96,7 @@ class Lab:
         seeds = list(seeds or self.seeds)
         identity = {"network": network, "family": family, "training": training, "seeds": seeds}
         if loss is not half_mse:
-            identity["loss"] = loss.__name__
+            identity["loss"] = _name_of(loss)
         if parameter_groups:
             identity["parameter_groups"] = [dataclasses.asdict(group) for group in parameter_groups]
         if accumulate > 1 or autocast is not None:
@@ -103,11 +105,15 @@ class Lab:
         if start is not None:
             identity["start"], build = start[0], _one_after_another(start[1])
         record = to_record(identity)
+        watches = list(watch) if isinstance(watch, Sequence) else [watch] * len(seeds) if watch else []
         key = record_hash(record)
+        if self._losses.setdefault(key, loss) != loss and not isinstance(loss, functools.partial):
+            refuse("loss", "have a name of its own", identity["loss"], "define each loss by def, with another name")
+        if key in self._trained and watches and not self._logs(key, watches, seeds, training.steps):
+            key = f"{key} {name}"  # the same training again, to log other numbers
         if key in self._trained:
             self._stages.discard(name)  # trainings with equal values share one stage
         else:
-            watches = list(watch) if isinstance(watch, Sequence) else [watch] * len(seeds) if watch else []
             trained = self.resumed(
                 name, record, training, watches,
                 lambda log, checkpoints, bar: train(
@@ -121,6 +127,12 @@ class Lab:
         if watch is not None:
             self.stage(name, lambda: self.run.curves(logged))
         return trained.members()
+
+    def _logs(self, key: str, watches: Sequence[Watch], seeds: Sequence[int], steps: int) -> bool:
+        """True if the last metrics of a training are those that ``watches`` return, or if it has none yet."""
+        name, trained = self._trained[key]
+        rows = [row for row in self.run.metrics(name) if row["step"] == steps]
+        return not rows or close_rows(logged_rows(name, steps, seeds, watches, trained.members()), rows)
 
     def untrained(self, network: Any) -> list[Any]:
         """Untrained networks of ``network.build``, one per seed, each with its own random weights."""
@@ -211,6 +223,14 @@ def _require_no_divergence(name: str, seeds: Sequence[int], trained: Ensemble) -
                 f"training {name} must not diverge, but the network of seed {seed} did{when}: start anew with a lower "
                 "learning rate."
             )
+
+
+def _name_of(loss: Any) -> str:
+    """Name of a loss; of a `functools.partial`, with its arguments."""
+    if isinstance(loss, functools.partial):
+        given = [*map(repr, loss.args), *(f"{name}={value!r}" for name, value in loss.keywords.items())]
+        return f"{_name_of(loss.func)}({', '.join(given)})"
+    return getattr(loss, "__name__", type(loss).__name__)
 
 
 def _one_after_another(networks: Sequence[Any]) -> Callable[[torch.Generator], Any]:

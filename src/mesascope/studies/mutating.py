@@ -57,6 +57,8 @@ def mutate(study: Study) -> Mutated:
         ArgumentTypeError: ``study`` is not a `Study`.
     """
     require_instance("study", study, Study)
+    for mutation in study.mutations:
+        mutation.check()
     settings = dataclasses.replace(study.presets["quick"], **study.mutated)
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)

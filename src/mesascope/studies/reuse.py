@@ -127,11 +127,16 @@ def _logged_there(
     own = []
     if done == training.steps:
         own = logged_rows(name, done, seeds, watches, [other.network(name, seed) for seed in watched])
-    if wanted - set(rows) or not all(_close(row, rows[row["step"], row["seed"]]) for row in own):
+    if wanted - set(rows) or not close_rows(own, [rows[row["step"], row["seed"]] for row in own]):
         raise RunDirectoryError(
             f"{other.path} must hold the metrics of {name} that this run logs, but some are missing or different."
         )
     return list(rows.values())
+
+
+def close_rows(own: Sequence[Mapping[str, Any]], other: Sequence[Mapping[str, Any]]) -> bool:
+    """True if two lists of rows have the same metrics, with values within 0.1 % of each other."""
+    return len(own) == len(other) and all(_close(*pair) for pair in zip(own, other, strict=True))
 
 
 def _close(row: Mapping[str, Any], other: Mapping[str, Any]) -> bool:

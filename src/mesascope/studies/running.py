@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import uuid
@@ -12,8 +13,10 @@ from typing import Any
 from mesascope.errors import (
     ArgumentError,
     ArgumentTypeError,
+    MesascopeError,
     MissingPackageError,
     RunDirectoryError,
+    one_line,
     refuse,
     require_choice,
     require_count,
@@ -22,11 +25,12 @@ from mesascope.errors import (
 )
 from mesascope.evidence import Claim, Verdicts, judge, least_replicates
 from mesascope.modes import guarded
-from mesascope.records import to_record
+from mesascope.records import from_record, to_record
 from mesascope.reports import draw_figures, write_report
 from mesascope.runs import Run, open_run
-from mesascope.runs.files import as_path, checksum
+from mesascope.runs.files import as_path
 from mesascope.runs.provenance import available_device, made_with, tell_of_other_packages
+from mesascope.runs.results import code_of
 from mesascope.study import Study
 
 
@@ -61,6 +65,7 @@ def new_run(
     if not isinstance(getattr(settings, "seeds", None), int):
         refuse("settings", "have a whole number seeds, of networks per training", settings, "add the field")
     seed = int(require_number("seed", require_count("seed", seed, least=0), most=2**62))
+    _require_record(study, settings)
     made = made_with(available_device(device), command)
     id, created = uuid.uuid4().hex, datetime.fromisoformat(made["created"])
     path = Path("runs") / f"{study.name}-{preset}-{created.astimezone():%Y%m%d-%H%M%S}-{id[:6]}" if out is None else out
@@ -116,9 +121,23 @@ def resume_run(path: str | Path, study: Study | None = None, device: str | None 
     return study, settings, run
 
 
+def _require_record(study: Study, settings: Any) -> None:
+    """Raise if settings could not be read back from the run's config."""
+    try:
+        again = from_record(json.loads(json.dumps(to_record(settings), allow_nan=False)), type(settings))
+    except (MesascopeError, ValueError, TypeError) as error:
+        again, why = None, one_line(error)
+    else:
+        why = "other values come back"
+    if again != settings:
+        raise ArgumentError(
+            f"settings of {study.name} must be readable from a record of numbers and texts, but are not ({why}): give "
+            "each field a value of its declared type, and no field the name kind."
+        )
+
+
 def _code(study: Study) -> str | None:
-    """SHA-256 of the file of a user's own study."""
-    return checksum(Path(study.defined_in.rpartition(":")[0]))
+    return code_of(Path(study.defined_in.rpartition(":")[0]))
 
 
 @guarded
@@ -195,6 +214,7 @@ def conclude(study: Study, run: Run) -> Verdicts:
 def _concluded(study: Study, run: Run) -> Verdicts:
     run.check()
     records = judge_run(study, run)
+    run.forget_figures([figure.name for figure in study.figures])
     draw_figures(run, study.figures)
     run.save_claims(records)
     write_report(run, method=study.method)

@@ -60,7 +60,8 @@ def _of_function(sweep: Sweep, finished: Sequence[tuple[Any, Run]]) -> Iterator[
         own = [(point, run) for point, run in finished if point.changes == changes]
         parts = [_by_name(run) for _, run in own]
         if parts:
-            numbers = {name: np.concatenate([part[name] for part in parts if name in part]) for name in parts[0]}
+            names = dict.fromkeys(name for part in parts for name in part)
+            numbers = {name: np.concatenate([part[name] for part in parts if name in part]) for name in names}
             yield from _numbers(_place(own[0][0]) | {"seeds": ",".join(point.block for point, _ in own)}, numbers)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import math
 import os
@@ -18,7 +19,8 @@ from mesascope.loading import from_file, in_file
 from mesascope.progress import STOP
 from mesascope.records import registered
 from mesascope.runs import Run
-from mesascope.runs.results import record_hash
+from mesascope.runs.files import write_json
+from mesascope.runs.results import code_of, record_hash
 
 if TYPE_CHECKING:
     from mesascope.study import Study
@@ -55,7 +57,9 @@ class Point:
     @property
     def key(self) -> str:
         """Hash of the task, preset, settings, seeds and device; name of the run's folder."""
-        own = [self.task, self.preset, self.settings, self.seed, self.seeds, self.device]
+        own: list[Any] = [self.task, self.preset, self.settings, self.seed, self.seeds, self.device]
+        if ":" in self.task and not in_file(self.task):
+            own.append(self.place)  # modules of one name can lie in several folders
         return record_hash(own)
 
     @property
@@ -98,6 +102,9 @@ def load_task(task: str, place: str = "") -> Study | Callable[..., Any]:
             f"the task must be a study, path.py:NAME or module:function, but {task} cannot be imported "
             f"({one_line(error)}): correct it."
         ) from None
+    if isinstance(found, Study):  # in a package: its file is known by the module that was imported
+        module, _, name = task.partition(":")
+        return load_study(f"{sys.modules[module].__file__}:{name}")
     return _callable(task, found)
 
 
@@ -141,14 +148,18 @@ def _run_function(point: Point, function: Callable[..., Any], folder: Path) -> N
 
     run = _function_run(point, function, folder)
     with run.lock():
-        run.rewind_metrics("numbers", 0)  # drops an incomplete last line
+        same = run.is_finished or run.config.get("code") == code_of_task(function)
+        run.rewind_metrics("numbers", 0 if same else -1)  # drops an incomplete last line, or numbers of other code
+        if not same:
+            run.config |= {"code": code_of_task(function)}
+            write_json(folder / "config.json", run.config)
         known = set(run.metrics("numbers")["seed"])
         for seed in range(point.seed, point.seed + point.seeds):
             if STOP.is_set():
                 raise KeyboardInterrupt
             if seed not in known:
                 start = time.monotonic()
-                numbers = _numbers(point, function(dict(point.settings), seed))
+                numbers = _numbers(point, function(copy.deepcopy(point.settings), seed))
                 run.add_time("numbers", time.monotonic() - start)
                 run.append_metrics([{"training": "numbers", "step": 0, "seed": seed, **numbers}])
         if not run.is_complete:
@@ -170,10 +181,23 @@ def _function_run(point: Point, function: Callable[..., Any], folder: Path) -> R
         "question": doc.partition("\n")[0],
         "versions": {name: installed(name) for name in ("mesascope", "numpy")},
     }  # fmt: skip
-    source = inspect.getsourcefile(inspect.unwrap(function)) if inspect.isroutine(function) else None
-    if source:
-        config["defined_in"] = f"{os.path.abspath(source)}:{function.__name__}"  # the code hash includes the file
+    if (source := _source(function)) is not None:
+        config |= {"defined_in": f"{source}:{function.__name__}", "code": code_of_task(function)}
     return Run.create(folder, "sweep", config)
+
+
+def _source(task: Any) -> Path | None:
+    """File of a function, or of a user's study; None if there is none."""
+    if defined_in := getattr(task, "defined_in", ""):
+        return Path(defined_in.rpartition(":")[0])
+    source = inspect.getsourcefile(inspect.unwrap(task)) if inspect.isroutine(task) else None
+    return Path(os.path.abspath(source)) if source else None
+
+
+def code_of_task(task: Any) -> str | None:
+    """Hash of the code of a function or of a user's study; None if it is unknown."""
+    source = _source(task)
+    return None if source is None else code_of(source)
 
 
 def _numbers(point: Point, returned: Any) -> dict[str, float]:

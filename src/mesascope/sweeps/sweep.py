@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,11 +23,12 @@ from mesascope.errors import (
 )
 from mesascope.evidence.tables import Table, Tabular
 from mesascope.loading import in_file
+from mesascope.progress import tell
 from mesascope.records import from_record, to_record
 from mesascope.runs import Run
 from mesascope.runs.files import as_path, read_json, write_json
 from mesascope.runs.locks import locked
-from mesascope.sweeps.points import COLUMNS, Point, as_task, load_task, run_point
+from mesascope.sweeps.points import COLUMNS, Point, as_task, code_of_task, load_task, run_point
 from mesascope.text import counted
 
 SWEEP = "sweep.json"
@@ -65,7 +67,7 @@ class Sweep(Tabular):
         device: str = "cpu",
     ) -> None:
         self.place = os.getcwd()
-        found = load_task(task, self.place)
+        found = self._task = load_task(task, self.place)
         self.is_study = not callable(found)
         if in_file(task):
             path, colon, name = task.rpartition(":")
@@ -128,6 +130,7 @@ class Sweep(Tabular):
         with locked(self.out):
             self._save()
             done, left = self._sorted()
+            self._tell_of_other_code(done)
             tasks = {point.key: as_task(point, self.out.resolve()) for point in left}
             crew = Crew(run_point, tasks, retries, threads, show or (lambda crew: None))
             crew.done += [point.key for point in done]
@@ -139,6 +142,16 @@ class Sweep(Tabular):
                 self.failed = dict(crew.failed)
                 write_gathered(self)
         return self
+
+    def _tell_of_other_code(self, done: Sequence[Point]) -> None:
+        """Print how many finished points were made by other code than the task's of now."""
+        own = code_of_task(self._task)
+        codes = [Run.open(self.out / point.key).config.get("code") for point in done] if own else []
+        if other := sum(code not in (None, own) for code in codes):
+            tell(
+                f"{counted(other, 'finished point')} of {len(done)} were made by other code of {self.name}: pass "
+                "another --out to compute them again."
+            )
 
     def table(self) -> Table:
         """Claims and measured numbers of all finished points, each in a row with its settings."""
@@ -213,13 +226,23 @@ def _checked(settings: Any) -> Mapping[str, Sequence[Any]]:
     for name, values in settings.items():
         if isinstance(values, str) or not isinstance(values, Sequence) or not values:
             raise ArgumentTypeError(f"{name} must have a non-empty list of values, but has {shown(values)}: pass one.")
+        if any(isinstance(value, float) and not math.isfinite(value) for value in values):
+            raise ArgumentError(f"{name} must have finite values, but has {shown(values)}: leave the others out.")
         if name == "seeds":
             raise ArgumentError("seeds must be blocks of seeds, but is a setting here: pass them as seeds='0:20'.")
         if name in COLUMNS:
             raise ArgumentError(f"a setting must not be called {', '.join(COLUMNS)}, but is called {name}: rename it.")
-        if len({repr(value) for value in values}) < len(values):
+        if any(same_value(one, other) for one, other in itertools.combinations(values, 2)):
             raise ArgumentError(f"{name} must have different values, but has {shown(values)}: name each once.")
+    names = [name.replace("-", "_") for name in settings]
+    if len({*names}) < len(names):
+        raise ArgumentError(f"settings must name each setting once, but are {shown([*settings])}: leave one out.")
     return settings
+
+
+def same_value(one: Any, other: Any) -> bool:
+    """True if two values are equal, as 1 and 1.0 are; True and 1 are not."""
+    return one == other and isinstance(one, bool) == isinstance(other, bool)
 
 
 def _blocks(seeds: str) -> list[tuple[int, int]]:
