@@ -171,14 +171,15 @@ def _head(where: str, kind: str) -> Reading:
     return study.stage("copying", before="weight on the token before")[where, kind]
 
 
-def _copies(id: str, sentence: str, kinds: Iterable[str], source: Any) -> Claim:
+def _copies(id: str, sentence: str, kinds: Iterable[str], source: Any, former: str) -> Claim:
     """Claim that a head of the first layer attends to the previous token, in two-layer networks of these kinds."""
     beyond = [_head("before", kind) - 0.3 for kind in kinds]
     beyond += [_head("before", kind) - _head("elsewhere", kind) for kind in kinds]
     words = "weight on the previous token - 0.3; - the largest on the token itself and those two and three before"
     return Claim(id, f"{sentence} gives the previous token more than 0.3 of its attention, and more than the token "
                  "itself or those two and three before",
-                 beside(beyond, words), above(0.0), source, premises=("learned", "untrained-copies"))  # fmt: skip
+                 beside(beyond, words), above(0.0), source, premises=("learned", "untrained-copies"),
+                 former=former)  # fmt: skip
 
 
 def _over_octave(size: str, name: str) -> Reading:
@@ -339,7 +340,11 @@ STUDY = Study(
                   "loss on the second half of the context and in its fall from early tokens to that half",
                   beside([*FALLS, *_less("mesa", "softmax", "end")], "nats below softmax: of the fall from early "
                          "tokens to the second half of the context, and of the loss there"), above(-0.02),
-                  ours("what a state of fixed size could cost"), unlike=UNLIKE, former=FORMER),
+                  ours("what a state of fixed size could cost"), former=FORMER),
+            Claim("gap-remains", "softmax has a smaller loss on the second half of the context than hybrids with mesa "
+                  "layers, at each size",
+                  beside([loss(size, "mesa", "end") - loss(size, "softmax", "end") for size in SIZES],
+                         "nats per token of mesa above softmax"), above(0.0), study.printed("Fig. 3.6, caption")),
         )),
         Figure("reach", "Gain of the second half of the context from text further back than an eighth of it; one mark "
                "per seed.", (
@@ -356,8 +361,9 @@ STUDY = Study(
             _heads("elsewhere", "weight near it elsewhere"),
         ), columns=2, size=(11, 3.2), claims=(
             _copies("copies", "in each network of two softmax layers, a head of the first layer", ["softmax"],
-                    study.printed("Fig. 3.9")),
-            _copies("hybrids-copy", "in each hybrid, a head of the first layer (softmax)", HYBRIDS, SECTION),
+                    ours("Fig. 3.9 shows heads of several offsets"), "printed, failed"),
+            _copies("hybrids-copy", "in each hybrid, a head of the first layer (softmax)", HYBRIDS,
+                    ours("Fig. 3.9 shows heads of several offsets"), "printed, failed"),
             Claim("untrained-copies", "in untrained networks no head gives the token before a tenth of its attention",
                   _head("before", "untrained"), below(0.1), ours("a null control"), former=FORMER),
         )),
@@ -378,6 +384,14 @@ STUDY = Study(
                   "over the loss at 1/32 to 1/16 (in-context score), are smaller for a single mesa layer than for a "
                   "linear one", beside([*_alone_less(score), *_alone_less(loss, "late")], SCORE_AND_LATE), above(0.0),
                   FIGURE, premises=ALONE_LEARNED),
+            Claim("features-help", "behind shifted keys, a single mesa layer has a smaller loss with the largest "
+                  "features than with the smallest",
+                  loss("alone", f"mesa {NUS[0]}") - loss("alone", f"mesa {NUS[-1]}"), above(0.0),
+                  study.derived("section 3.5.3: features improve layers other than softmax"), premises=ALONE_LEARNED),
+            Claim("alone-catches-up", "with most features, the in-context score of a single mesa layer is at most 0.03 "
+                  "nats a token above that of softmax",
+                  score("alone", f"mesa {NUS[-1]}") - score("alone", "softmax"), below(0.03), FIGURE,
+                  premises=ALONE_LEARNED),
             Claim("alone-near-softmax", "with most features, the loss of a single mesa layer is at most 0.03 nats a "
                   "token above that of softmax",
                   loss("alone", f"mesa {NUS[-1]}") - loss("alone", "softmax"), below(0.03),

@@ -124,13 +124,14 @@ STUDY = Study(
     ),
     figures=(
         dynamics.losses(ROLES, ("linear", "mesa"), "Thesis: Fig. 3.2", claims=(
-            Claim("one-step", "each linear layer's loss is within 2 % of that of one tuned step of gradient descent",
-                  main.ratio("linear", "gd"), two_sided(0.02), printed("Fig. 3.2 C"),
-                  reported=Reported(0.993, "authors' stored results")),
+            Claim("one-step", "each linear layer's loss is within 3 % of that of one tuned step of gradient descent",
+                  main.ratio("linear", "gd"), two_sided(0.03), printed("Fig. 3.2 C, Table 3.1"),
+                  reported=Reported((0.975, 0.983, 0.985, 0.99, 0.977)), former="within 2 %, held"),
             Claim("one-step-along", "after 10, 20 and 50 elements each linear layer's loss is within 5 % of that of "
                   "one tuned step of gradient descent", along.ratio("linear", "gd"), two_sided(0.05),
                   printed("Fig. 3.2 C"), reported=Reported((0.994, 0.98, 1.015), "authors' stored results")),
-            Claim("revalg", "the loss of the algorithm read from a linear layer's blocks is within 2 % of the layer's",
+            Claim("revalg", "the loss of the algorithm read from all blocks of a linear layer (eq. 3.55) is within 2 % "
+                  "of the layer's",
                   main.ratio("revalg", "linear"), two_sided(0.02), printed("Fig. 3.2 B")),
             Claim("interpolation", "the loss halfway to the read algorithm is within 3 % of that of the layer",
                   path.ratio("middle", "trained"), two_sided(0.03), printed("Fig. 3.2 B"),
@@ -140,7 +141,7 @@ STUDY = Study(
                   reported=Reported(1.005, "authors' stored results, against 0.1893")),
             Claim("mesa-at-the-limit-late", "after 11, 20 and 50 elements each mesa layer's loss is within 10 % of "
                   "that of ridge regression", late.ratio("mesa", "limit"), two_sided(0.1),
-                  ours("99 % of the loss is made by the first ten elements"), premises=MESA),
+                  printed("Fig. 3.2, caption: optimal at every time point"), premises=MESA, former="ours, failed"),
             Claim("mesa-below-linear", "each mesa layer has a smaller loss than each linear layer",
                   dynamics.each_with_each(main, "mesa", "linear"), below(1.0), printed("Fig. 3.2"),
                   premises=(*LINEAR, *MESA), former="< 0.25"),
@@ -167,18 +168,18 @@ STUDY = Study(
                   reported=Reported((1.937, 1.943, 1.973, 1.951, 1.928))),
             Claim("step-size", "lambda_A3 is the tuned step size, within 5 %",
                   read["now"].map(lambda now: now[:, 2], "lambda_A3") / read["eta"], two_sided(0.05),
-                  printed("Table 3.1"), **study.READ_OFF),
+                  study.derived("eq. 3.56"), **study.READ_OFF, former="printed, held"),
             Claim("blocks", "over all heads, the parts that are multiples of I hold more than 90 % of the squared "
                   "weights of W_KQ between s_t and s_{t-1}, and of W_PV from both to the prediction",
-                  read["of blocks"], above(0.9), printed("Fig. 3.10"), **study.READ_OFF,
-                  former="of each head, failed"),
+                  read["of blocks"], above(0.9), ours("Fig. 3.10 shows blocks and some noise"), **study.READ_OFF,
+                  former="printed, failed"),
             Claim("second-head", "a second head lowers the loss",
                   dynamics.each_with_each(main, "one-head", "linear"), above(1.0), printed("section 3.7.3.1")),
             Claim("more-heads", "four heads lower the loss of two by less than 0.5 %",
                   dynamics.each_with_each(main, "four-heads", "linear"), above(0.995), printed("section 3.7.3.1")),
         )),
     ),
-    unlike=dict.fromkeys(("quick", "paper"), "4,500 steps of 256 sequences at a learning rate of 2e-4"),
+    unlike=dict.fromkeys(("quick", "paper"), "learning rates of 2e-4, and 4e-4 for mesa layers"),
     deviations={
         "paper": (
             "The learning rate of linear layers is 1e-3 in place of 2e-4, that of mesa layers 1e-2 in place of 4e-4; "

@@ -41,7 +41,8 @@ DEVIATIONS = {
         _CLIPPED,
     ),
     "thesis": (
-        "Learning rates are constant after the warm-up: the thesis' cosine, over 30,000 steps, lowers them little.",
+        "Learning rates are constant after the warm-up: the cosine of arXiv 2309.05858, over 30,000 steps, lowers them "
+        "little.",
         _CLIPPED,
     ),
 }

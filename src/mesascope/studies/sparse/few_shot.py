@@ -45,7 +45,7 @@ MINI_IMAGENET: dict[str, Any] = {
     "inner_lr": None, "inner_steps": None, "order": None,
 }  # fmt: skip
 RESNET12: dict[str, Any] = {
-    **MINI_IMAGENET, "architecture": "resnet12", "mask_lr": 0.01,
+    **MINI_IMAGENET, "architecture": "resnet12", "mask_lr": 0.01, "rate_lr": 0.01,
     "training": Training(40_000, 1, learning_rate=1e-3, schedule="constant", evaluate_every=4000, clip=10.0),
 }  # fmt: skip
 
@@ -53,7 +53,7 @@ RESNET12: dict[str, Any] = {
 # The source's setting that small presets lack, and the deviations of presets with its images.
 UNLIKE = dict.fromkeys(("quick", "paper"), "miniImageNet")
 MINI_DEVIATIONS = (
-    "Eight networks of each method train, in place of five; each is judged on 400 tasks.",
+    "Eight networks of each method train, in place of five (three with ResNet-12); each is judged on 400 tasks.",
     "The settings of meta-curvature, MT-net, shrinkage and exp-MAML are ours.",
 )
 
@@ -71,7 +71,7 @@ def recipe_of(method: str, settings: FewShot) -> Recipe:
 
     Sparse methods, and all methods with ResNet-12, have the recipe of von Oswald (2024). On miniImageNet, MAML, ANIL
     and Meta-SGD have those of Finn et al. and Li et al., and BOIL that of Oh et al. with the rate of von Oswald (2024).
-    Meta-SGD and exp-MAML are of second order, as in von Oswald (2024). All other settings are ours.
+    Meta-SGD, meta-curvature and MT-net are of second order, as in von Oswald (2024). All other settings are ours.
     """
     one_shot = settings.shots == 1
     if settings.architecture == "resnet12":
