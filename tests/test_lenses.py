@@ -411,7 +411,7 @@ def test_compare_pairs_any_learners(monkeypatch):
     assert not hasattr(table.rows["numpy"], "sensitivity_cosine")
     assert table.rows["least squares"].sensitivity_cosine.value > 0.5
     assert table.rows["numpy"].mse_a == table.rows["least squares"].mse_a
-    with pytest.raises(ArgumentError, match="others must name at least one learner"):
+    with pytest.raises(ArgumentError, match="others must be a dictionary of learners by name"):
         compare(Zero(), {}, FAMILY)
     for name in (None, "Zero"):
         with pytest.raises(ArgumentError, match=r"^name must differ from the names of the others, but is 'Zero': pass"):

@@ -144,6 +144,8 @@ class Identify:
             )
         model, settings = call_of(flag, self.openai or self.local or "")
         try:
+            if self.local and not os.path.exists(os.path.expanduser(model)):
+                refuse("--local", "be a folder or a GGUF file that exists", model, "correct the path")
             if self.local:
                 ask = LocalModel(model, **{"device": self.device or "cpu", **settings})
             else:  # stop an answer before the next pair
@@ -196,6 +198,8 @@ def learner_of(words: str, checkpoints: bool = False) -> tuple[str, Any, Any]:
     try:
         found = operator.attrgetter(attribute)(_module(place or words))
     except (ImportError, AttributeError, OSError) as error:
+        if not place and words.endswith(".py") and os.path.isfile(words):
+            refuse("LEARNER", "name an object of its file", words, f"pass {words}:NAME")
         said = f"{place or words} holds no {attribute!r}" if isinstance(error, AttributeError) else error
         raise ArgumentError(
             f"LEARNER must be RUN, RUN:TRAINING, RUN:TRAINING:SEED, FILE.py:NAME or MODULE:NAME, but is {words} "

@@ -52,7 +52,8 @@ class Prepare:
                 delimiter=delimiter, broken=self.broken,
             )  # fmt: skip
         except (KeyboardInterrupt, OSError) as stop:
-            stop.add_note(shlex.join(["mesascope", *sys.argv[1:]]))
+            if self.out.exists():  # a folder without a saved position is removed
+                stop.add_note(shlex.join(["mesascope", *sys.argv[1:]]))
             raise
         for split, own in corpus.index.splits.items():
             print(f"{split}: {own.tokens:,} tokens of {counted(own.documents, 'document')}")

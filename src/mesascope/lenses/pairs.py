@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from mesascope.errors import ArgumentError, refuse, require_count, require_instance, shown
+from mesascope.errors import refuse, require_count, require_instance
 from mesascope.evidence.tables import Table, Tabular
 from mesascope.lenses import access
 from mesascope.lenses.needs import Tasks, access_of, require_access
@@ -232,7 +232,8 @@ def compare(
     """
     tasks = require_count("tasks", tasks, least=2)
     if not isinstance(others, Mapping) or not others:
-        raise ArgumentError(f"others must name at least one learner, but is {shown(others)}: pass {{'name': learner}}.")
+        rule = "be a dictionary of learners by name, with at least one"
+        refuse("others", rule, others, "pass {'name': learner}, say")
     for other in others:
         require_instance("the name of a learner", other, str)
     for one in (learner, *others.values()):

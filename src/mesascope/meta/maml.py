@@ -92,6 +92,7 @@ class MAML(nn.Module):
         self.names: tuple[str, ...] | None = None
         """Names of the adapted parameters; None before `start`."""
         self.shapes: dict[str, torch.Size] = {}
+        self._classes = False  # True once targets were seen to be classes
 
     def start(self, model: nn.Module, generator: torch.Generator) -> None:
         """Draw the initial numbers m of the `Modulation` for the parameters of a model.
@@ -223,6 +224,10 @@ class MAML(nn.Module):
             refuse(
                 "loss", "not be cross_entropy for a single target, as it is always 0", "cross_entropy", "pass mse_loss"
             )
+        if self.loss is cross_entropy and y.is_floating_point() and not self._classes:
+            self._classes = bool((y >= 0).all()) and bool(((y.sum(-1) - 1).abs() < 1e-3).all())
+            if not self._classes:
+                refuse("loss", "not be cross_entropy for targets other than classes", "cross_entropy", "pass mse_loss")
         words = f"loss must take predictions {tuple(scores.shape[1:])} and targets {tuple(y.shape[1:])} of {y.dtype}"
         with in_words(self.loss, lambda: words):
             each = [self.loss(*pair) for pair in zip(scores, y, strict=True)]
@@ -296,10 +301,16 @@ class MAML(nn.Module):
         self.names = tuple(self.shapes)
 
 
+def _refuse_adapt(options: Any, method: str, adapts: str) -> None:
+    if "adapt" in options:
+        refuse("adapt", f"be left out, as {method} adapts {adapts}", options["adapt"], "use MAML for other parameters")
+
+
 class ANIL(MAML):
     """MAML whose inner steps change only the last layer (almost no inner loop). Source: Raghu et al. (2020)."""
 
     def __init__(self, inner_lr: float, steps: int, **options: Any) -> None:
+        _refuse_adapt(options, "ANIL", "the last layer")
         super().__init__(inner_lr, steps, adapt="head", **options)
 
 
@@ -307,6 +318,7 @@ class BOIL(MAML):
     """MAML whose inner steps change all but the last layer (body-only inner loop). Source: Oh et al. (2021)."""
 
     def __init__(self, inner_lr: float, steps: int, **options: Any) -> None:
+        _refuse_adapt(options, "BOIL", "all but the last layer")
         super().__init__(inner_lr, steps, adapt="body", **options)
 
 

@@ -160,6 +160,9 @@ def _checked(seeds: Sequence[int]) -> list[int]:
 def _made(make: Callable[[torch.Generator], Module], seed: int) -> Module:
     """Build a member's module, with torch's global generators seeded from its seed."""
     generator = stream(seed, "init")
+    if isinstance(make, nn.Module):
+        rule, remedy = "be a function that builds a module from a torch.Generator", "pass lambda generator: MyModule()"
+        refuse("make", rule, make, remedy, ArgumentTypeError)
     if not callable(make) or not calling.takes(make, (generator,)):
         raise ArgumentTypeError(
             f"make must build a module from a torch.Generator, but is {shown(make)}: pass config.build, or a function "
