@@ -192,3 +192,21 @@ def test_losses_and_watches_of_two_trainings_are_not_mixed_up(tmp_path):
     assert np.all(lab.run.results["b"]["mse"] == 2.0)
     assert np.all(lab.run.results["c"]["mse"] == 1.0)
     assert not (lab.run.path / "checkpoints" / "c").exists()
+
+
+def test_mistakes_of_own_studies_and_functions_are_told(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    text = tiny_study.__loader__.get_source(tiny_study.__name__).replace('name="tiny"', 'name="named"')
+    (tmp_path / "s.py").write_text(
+        text.replace("    seeds: int = 2\n", "    seeds: int = 2\n    device: str = ''\n", 1)
+    )
+    assert main(["run", "s.py:STUDY"]) == 2
+    assert "must not have the names of flags of mesascope run, but have device" in " ".join(
+        capsys.readouterr().err.split()
+    )
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.py").write_text("def f(settings, seed):\n    raise KeyboardInterrupt\n")
+    assert main(["sweep", "a.py:f", "--retries", "0"]) == 2
+    assert "raises KeyboardInterrupt" in capsys.readouterr().err
+    assert main(["sweep", "b.py:f"]) == 2
+    assert "out must be given" in capsys.readouterr().err

@@ -143,6 +143,12 @@ def run_command(arguments: Sequence[str]) -> Any:
     kinds = []
     for name, study in registered("study").items():
         settings = study.presets.get(preset, study.presets["quick"])
+        flags = {field.name for field in dataclasses.fields(RunStudy)} | {"preset", "study", "settings"}
+        if taken := flags & {field.name for field in dataclasses.fields(settings)}:
+            raise ArgumentError(
+                f"settings of {name} must not have the names of flags of mesascope run, but have "
+                f"{', '.join(sorted(taken))}: rename them."
+            )
         kind = with_fields(
             RunStudy, f"{study.question}\n\n{RunStudy.__doc__}",
             ("preset", Literal[tuple(study.presets)], "quick"),

@@ -149,6 +149,8 @@ class Crew:
             self._again(key, _LATER if outcome == "busy" else 0.0)
         elif outcome == "dead":
             self.failed[key] = sentence
+        elif outcome == "stopped" and not self.stopping:
+            self.failed[key] = f"{self.tasks[key].label} must finish, but raises KeyboardInterrupt: raise an error."
         elif outcome == "failed":
             self._tries[key] += 1
             if self._tries[key] <= self.retries:

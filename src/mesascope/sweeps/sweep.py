@@ -76,6 +76,9 @@ class Sweep(Tabular):
         self.name: str = getattr(found, "name", None) or task.rpartition(":")[2]
         self.axes = {name.replace("-", "_"): to_record(values) for name, values in _checked(settings or {}).items()}
         self.out = as_path("out", Path("runs") / f"sweep-{self.name}" if out is None else out)
+        other = read_json(self.out / SWEEP, missing={}).get("task", task) if out is None else task
+        if other != task:
+            refuse("out", f"be given, as {self.out} has the results of {other}", out, "choose a folder")
         self.blocks = _blocks(seeds) if seeds else []
         self.failed: dict[str, str] = {}  # error messages of the points that failed in this session, by key
         self._seconds: dict[str, float] = {}
