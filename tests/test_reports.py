@@ -4,6 +4,7 @@ import io
 import re
 import shutil
 
+import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 from rich.console import Console
@@ -14,7 +15,17 @@ from mesascope.cli import main
 from mesascope.evidence.tables import Table
 from mesascope.measurement import Measurement
 from mesascope.records import registered
-from mesascope.reports import ledger_markdown, print_claims, print_ledger, write_report
+from mesascope.reports import (
+    Figure,
+    Grid,
+    Line,
+    Lines,
+    ledger_markdown,
+    plotted,
+    print_claims,
+    print_ledger,
+    write_report,
+)
 from mesascope.reports.html import found_text, used_terms
 from mesascope.reports.tables import counts_text, over_text
 from mesascope.runs import open_run
@@ -145,3 +156,23 @@ def test_a_ledger_names_each_run_that_it_leaves_out(whole, tmp_path, monkeypatch
     monkeypatch.delitem(records._REGISTRY["study"], "tiny")
     assert main(["ledger", str(tmp_path / "a")]) == 0
     assert "tiny, quick, but claims are as judged when the run finished" in capsys.readouterr().out
+
+
+def test_long_names_large_grids_and_single_points_stay_readable():
+    x = np.arange(4.0)
+
+    def legend_of(name):
+        figure = Figure("f", "c", (Lines("", "x", "y", [Line(x, x, "gd", name)]),))
+        canvas = plotted((figure,), "f", {})
+        canvas.canvas.draw()
+        (axes,) = canvas.axes
+        return axes.get_legend().get_window_extent().y1 < axes.get_window_extent().y0
+
+    assert not legend_of("short")
+    assert legend_of("a name of a learner that is longer than fifty letters in all")
+    for size, written in ((3, 9), (20, 0)):
+        names = [*map(str, range(size))]
+        heat = Figure("g", "c", (Lines("", "x", "y", [Grid(np.ones((size, size)), names, names)]),))
+        assert len(plotted((heat,), "g", {}).axes[0].texts) == written
+    alone = Figure("f", "c", (Lines("", "x", "y", [Line(x[:1], x[:1], "trained", "one point")]),))
+    assert plotted((alone,), "f", {}).axes[0].lines[0].get_marker() == "o"

@@ -28,6 +28,8 @@ COLOURS = {
 }
 # Lines without marks also differ in dash style, for prints without colour.
 _DASHES = (0, (4, 1, 1, 1, 1, 1))
+# Number of letters of the longest name that a legend shows inside its panel: longer ones would cover lines.
+LONGEST_INSIDE = 48
 # Largest number of rows or columns of a grid whose values are written into its cells.
 MOST_WRITTEN = 12
 STYLES: dict[Any, Any] = {"gd": "--", "gd++": "-.", "centred": _DASHES, "interpolated": _DASHES, "limit": ":"}
@@ -114,8 +116,9 @@ class Lines:
         for axis, span in (("x", 1000), ("y", 20)):
             if axis in self.log:
                 _plain_ticks(getattr(axes, f"{axis}axis"), span)
-        if axes.get_legend_handles_labels()[0]:
-            axes.legend()
+        if named := axes.get_legend_handles_labels()[1]:
+            long = max(map(len, named)) > LONGEST_INSIDE
+            axes.legend(**{"loc": "upper center", "bbox_to_anchor": (0.5, -0.2)} if long else {})
 
 
 @dataclass(frozen=True)

@@ -175,13 +175,17 @@ def _made(make: Callable[[torch.Generator], Module], seed: int) -> Module:
     return module
 
 
+def _parts_of(draw: Episode | Tensor) -> tuple[Tensor, ...]:
+    return (*draw.context, draw.xq, draw.yq) if isinstance(draw, Episode) else (draw,)
+
+
 def stacked(draws: Sequence[Episode | Tensor]) -> Episode | Tensor:
     """Stack episodes or sequences of equal shape along a new first axis."""
     episodes = [draw for draw in draws if isinstance(draw, Episode)]
-    shapes = {tuple(part.shape for part in ((*one.context, one.xq, one.yq) if episodes else (one,))) for one in draws}
+    shapes = {tuple(part.shape for part in _parts_of(one)) for one in draws}
     if len(shapes) > 1:
         refuse("tasks", "have one shape for all seeds of a step", sorted(shapes), "train one seed at a time")
     if not episodes:
         return torch.stack([draw for draw in draws if isinstance(draw, Tensor)])
-    x, y, xq, yq = (torch.stack(parts) for parts in zip(*((*e.context, e.xq, e.yq) for e in episodes), strict=True))
+    x, y, xq, yq = (torch.stack(parts) for parts in zip(*map(_parts_of, episodes), strict=True))
     return Episode(Context(x, y), xq, yq)

@@ -57,7 +57,8 @@ def measure(lab: study.Lab, settings: FullTransformers) -> None:
 
 def _near(maps: np.ndarray) -> np.ndarray:
     """Attention to the element itself and the previous one, mean over tokens and heads, of each network."""
-    return sum(np.diagonal(maps, -lag, 2, 3)[..., raw_tokens.BEGINNING :].mean((-2, -1)) for lag in (0, 1))
+    own, before = (np.diagonal(maps, -lag, 2, 3)[..., raw_tokens.BEGINNING :].mean((-2, -1)) for lag in (0, 1))
+    return own + before
 
 
 COPYING = {name: copying(name) for name in LAYERS}
