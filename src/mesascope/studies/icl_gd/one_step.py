@@ -284,7 +284,7 @@ STUDY = study.Study(
     presets={
         "quick": OneStep(plan(1500, 2e-3, decay_from=0.5), init_scale=2e-5, sweep_tasks=4000),
         "paper": OneStep(
-            plan(5000, 1e-3, decay_from=0.5, clip=0.001), init_scale=2e-5, seeds=16, sweep_tasks=100_000,
+            plan(5000, 1e-3, decay_from=0.5, clip=0.001), init_scale=2e-5, seeds=8, sweep_tasks=20_000,
             sizes=plan(2500, 1e-3, decay_from=0.5, clip=0.001),
         ),
     },
@@ -298,7 +298,7 @@ STUDY = study.Study(
     ),
     figures=(TRAINING, DIMENSIONS, INPUT_SCALE, TEACHER_SCALE, OTHER_INPUTS, one_step_rollouts.FIGURE, WEIGHTS),
     deviations=(
-        "Sixteen layers train in place of five.",
+        "Eight layers train in place of five.",
         shared.AVERAGED, shared.CLIPPED, shared.INPUTS,
         "Initial weights are ten times smaller: the column of W_KQ that multiplies the query's zero target has no "
         "gradient and keeps its initial size.",
