@@ -500,7 +500,7 @@ LIMITS = {
 COUNTS = {
     "bound": r"Of (\d+) claims .*, (\d+) have had more than one bound",
     "later studies": r"Of (\d+) claims in the studies of language, .* only the bounds of (\d+) have moved",
-    "kind of source": r"Of (\d+) printed sentences that .*, (\d+) had held, (\d+) had failed and (\d+) was undecided",
+    "kind of source": r"Of (\d+) printed sentences that .*, (\d+) had held, (\d+) had failed and (\d+) were undecided",
     "quantifier": r"The quantifier of (\d+) claims changed, of (\d+) only because",
     "published arrays": r"(\d+) claims were first judged on arrays .*: (\d+) premises and controls, of which (\d+) "
     r"held, and (\d+) others, of which (\d+) held, (\d+) failed and (\d+) were undecided",
