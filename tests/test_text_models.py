@@ -480,8 +480,11 @@ def test_the_command_line_asks_a_server(key, tmp_path, monkeypatch, capsys):
         (["--sklearn", "Ridge()", "--estimate", "2"], "--estimate goes with --openai"),
         (["--openai", "ridge", "--budget", "250", "--format", "digit"], "format must be"),
         (["--local", "nowhere"], "--budget must be given with --local"),
-        (["--local", "/nowhere", "--budget", "250"], "name must be a model of transformers, but is '/nowhere'"),
-        (["--local", "nowhere(beams=3)", "--budget", "250"], "--local must be a model with its settings, but is not"),
+        (
+            ["--local", "/nowhere", "--budget", "250"],
+            "--local must be a folder or a GGUF file that exists, but is '/nowhere'",
+        ),
+        (["--local", "/tmp(beams=3)", "--budget", "250"], "--local must be a model with its settings, but is not"),
     ],
 )
 def test_a_wrong_call_of_a_server_ends_in_a_sentence(words, said, key, tmp_path, monkeypatch, capsys):

@@ -224,7 +224,8 @@ class MAML(nn.Module):
             refuse(
                 "loss", "not be cross_entropy for a single target, as it is always 0", "cross_entropy", "pass mse_loss"
             )
-        if self.loss is cross_entropy and y.is_floating_point() and not self._classes:
+        unseen = not self._classes and y.device.type == "cpu"  # on other devices, reading values would wait for them
+        if self.loss is cross_entropy and y.is_floating_point() and unseen:
             self._classes = bool((y >= 0).all()) and bool(((y.sum(-1) - 1).abs() < 1e-3).all())
             if not self._classes:
                 refuse("loss", "not be cross_entropy for targets other than classes", "cross_entropy", "pass mse_loss")

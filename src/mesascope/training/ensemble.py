@@ -86,6 +86,13 @@ def _architecture(member: nn.Module) -> list[str]:
     return parts + [f"{name} of {tensor.dtype}" for name, tensor in member.state_dict(keep_vars=True).items()]
 
 
+def _apart(one: str, other: str) -> tuple[str, str]:
+    """Two texts, if they are long from a little before they differ."""
+    same = next((place for place, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), 0)
+    start = max(same - 20, 0) if max(len(one), len(other)) > 60 else 0
+    return one[start : start + 60] or "nothing", other[start : start + 60] or "nothing"
+
+
 class Ensemble(Generic[Module]):
     """A learner or predictor with a leading axis of members; ``ensemble[0]`` is a copy of the first member.
 
@@ -112,7 +119,7 @@ class Ensemble(Generic[Module]):
             require_initialised("members", member)
         for index, member in enumerate(members):
             if (own := _architecture(member)) != (first := _architecture(members[0])):
-                one, other = next((a, b) for a, b in itertools.zip_longest(first, own) if a != b)
+                one, other = next(_apart(a, b) for a, b in itertools.zip_longest(first, own, fillvalue="") if a != b)
                 raise ArgumentError(
                     f"members must be of one architecture, but member 0 has {one} and member {index} has {other}: "
                     "build all from one config."

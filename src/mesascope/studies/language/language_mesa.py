@@ -19,6 +19,7 @@ import numpy as np
 
 from mesascope import language, study
 from mesascope.studies.language import bugs, measuring
+from mesascope.studies.language.measuring import loss, reach, score
 from mesascope.study import Claim, Count, Figure, Line, Lines, Reading, Study, Training, above, below, beside, ours
 
 SECTION, FIGURE = study.printed("section 3.5.3"), study.printed("Fig. 3.7")
@@ -134,21 +135,6 @@ def measure(lab: study.Lab, settings: LanguageMesa) -> None:
 
 
 # Readings of networks by their size and name
-
-
-def loss(size: str, name: str, band: str = "loss") -> Reading:
-    """Loss on the trained context, or on another band of tokens."""
-    return study.stage(size)[band, name]
-
-
-def score(size: str, name: str) -> Reading:
-    """In-context score: loss late in a context minus loss early in it."""
-    return loss(size, name, "late") - loss(size, name, "early")
-
-
-def reach(size: str, name: str) -> Reading:
-    """Increase of the loss in the second half of the context if only an eighth to a quarter of it is read before."""
-    return loss(size, name, "cut") - loss(size, name, "end")
 
 
 def _fall(size: str, name: str) -> Reading:

@@ -1,4 +1,4 @@
-"""Text and measurements of small language models: losses by band and by token, pair frequencies, heads that copy."""
+"""Text, measurements and readings of small language models: losses by band and by token, and heads that copy."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from mesascope import language
 from mesascope.errors import refuse
-from mesascope.study import Arrays, Estimates
+from mesascope.study import Arrays, Estimates, Reading, stage
 
 # Number of blocks of adjacent windows; blocks are the independent samples of the judged text, in place of documents.
 BLOCKS = 64
@@ -154,3 +154,18 @@ def copying(groups: Groups, windows: Any) -> Estimates:
         for index, where in enumerate(("before", "elsewhere"))
         for kind, each in found.items()
     })  # fmt: skip
+
+
+def loss(size: str, name: str, band: str = "loss") -> Reading:
+    """Loss on the trained context, or on another band of tokens."""
+    return stage(size)[band, name]
+
+
+def score(size: str, name: str) -> Reading:
+    """In-context score: loss late in a context minus loss early in it."""
+    return loss(size, name, "late") - loss(size, name, "early")
+
+
+def reach(size: str, name: str) -> Reading:
+    """Increase of the loss in the second half of the context if only an eighth to a quarter of it is read before."""
+    return loss(size, name, "cut") - loss(size, name, "end")
