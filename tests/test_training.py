@@ -6,6 +6,7 @@ from operator import itemgetter
 import pytest
 import torch
 from torch import nn
+from training_cases import Memory
 
 from mesascope.errors import ArgumentError, ArgumentTypeError, NumericalError
 from mesascope.learners import GradientDescent
@@ -34,19 +35,6 @@ make = InContextRegressorConfig(TransformerConfig(width=4, init_scale=0.1)).buil
 
 def flat(learner):
     return torch.cat([weight.detach().flatten() for weight in learner.parameters()])
-
-
-class Memory:
-    """Checkpoints kept in memory; every one of them, so that a test can go back to any."""
-
-    def __init__(self, start=None):
-        self.saved, self.start = {}, start
-
-    def save(self, step, tensors):
-        self.saved[step] = {name: tensor.clone() for name, tensor in tensors.items()}
-
-    def load(self):
-        return self.start
 
 
 # The loop

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import torch
 from torch import nn
-from training_cases import BASE, Net, batch_at, loss
+from training_cases import BASE, Memory, Net, batch_at, loss
 
 from mesascope.errors import ArgumentError
 from mesascope.streams import stream
@@ -14,19 +14,6 @@ from mesascope.training import Ensemble, ModuleState, fit
 
 def plan(**changes):
     return dataclasses.replace(BASE, **changes)
-
-
-class Memory:
-    """Checkpoints kept in memory."""
-
-    def __init__(self, start=None):
-        self.saved, self.start = {}, start
-
-    def save(self, step, tensors):
-        self.saved[step] = {name: tensor.clone() for name, tensor in tensors.items()}
-
-    def load(self):
-        return self.start
 
 
 class Strided(nn.Module):

@@ -42,6 +42,19 @@ class Net(nn.Module):
         return self.second(hidden)
 
 
+class Memory:
+    """Checkpoints kept in memory; every one of them, so that a test can go back to any."""
+
+    def __init__(self, start=None):
+        self.saved, self.start = {}, start
+
+    def save(self, step, tensors):
+        self.saved[step] = {name: tensor.clone() for name, tensor in tensors.items()}
+
+    def load(self):
+        return self.start
+
+
 def loss(model, batch):
     error = (model(batch["x"]) - batch["y"]).square()
     return error.flatten(1).mean(1) if isinstance(model, Ensemble) else error.mean()

@@ -11,14 +11,14 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from mesascope.errors import ArgumentError, MesascopeError, one_line, require_choice
 
-__all__ = ["from_file", "imported_from", "in_file", "module_of", "own_files"]
+__all__ = ["from_file", "imported_files", "imported_from", "in_file", "module_of", "own_files"]
 
 # Beginning of the names of modules that `module_of` imports.
 _PREFIX = "_mesascope_"
@@ -100,24 +100,53 @@ def own_files(file: Path) -> list[Path]:
     found, left = list[Path](), [file]
     while left:
         one = left.pop(0)
-        if one in found or not one.is_file():
-            continue
-        found.append(one)
-        with contextlib.suppress(SyntaxError):
-            for name in _names(ast.parse(one.read_bytes())):
-                place = file.parent.joinpath(*name)
-                left += [place.with_suffix(".py"), place / "__init__.py"]
+        if one not in found and one.is_file():
+            found.append(one)
+            with contextlib.suppress(SyntaxError):
+                left += imported_files(one, (file.parent, one.parent))
     return found
 
 
-def _names(tree: ast.Module) -> Iterator[list[str]]:
-    """Names of the modules that a module may import, as lists of parts; names of a package may be modules."""
+def imported_files(file: Path, homes: Iterable[Path]) -> list[Path]:
+    """Files, in folders to import from, that define the modules and names that ``file`` uses.
+
+    A package such as `mesascope.learners` adds only the modules that define the names in use.
+    """
+    names = {*_used(ast.parse(file.read_bytes()))}
+    found = {_place(home, name.split(".")) for name in names for home in homes}
+    return sorted(path for path in found if path)
+
+
+def _used(tree: ast.Module) -> Iterator[str]:
+    """Dotted names that a module imports, and attributes of imported names that it uses."""
+    aliases: dict[str, str] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            yield from (alias.name.split(".") for alias in node.names)
+            aliases |= {one.asname: one.name for one in node.names if one.asname}
+            yield from (one.name for one in node.names)
         elif isinstance(node, ast.ImportFrom):
-            base = node.module.split(".") if node.module else []
-            yield from ([*base, *more] for more in ([], *([alias.name] for alias in node.names)) if base or more)
+            base = f"{node.module}." if node.module else ""
+            own = {one.asname or one.name: f"{base}{one.name}" for one in node.names}
+            aliases |= own
+            yield from own.values()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in aliases:
+            yield f"{aliases[node.value.id]}.{node.attr}"
+
+
+def _place(home: Path, parts: list[str]) -> Path | None:
+    """File of a module, or of the module that defines a name of a package; None if it is not under ``home``."""
+    for count in range(len(parts), 0, -1):
+        base = home.joinpath(*parts[:count])
+        stub = base / "__init__.pyi"
+        if stub.is_file():  # a package whose names load on use
+            nodes = (node for node in ast.parse(stub.read_bytes()).body if isinstance(node, ast.ImportFrom))
+            named = {one.name: f"{node.module}.{one.name}" for node in nodes for one in node.names}
+            return _place(base, named[parts[count]].split(".")) if {*parts[count : count + 1]} & {*named} else None
+        for file in (base.with_suffix(".py"), base / "__init__.py"):
+            if file.is_file():
+                return file.resolve()
+    return None
 
 
 def imported_from(stem: str) -> ModuleType | None:
@@ -135,8 +164,8 @@ def _importing_from(folder: Path) -> Iterator[None]:
     others = _FOLDERS - {folder}
     for name, module in [*sys.modules.items()]:
         root, file = name.partition(".")[0], Path(getattr(module, "__file__", None) or "")
-        here = (folder / f"{root}.py").exists() or (folder / root).is_dir()
-        if here and folder not in file.parents and any(other in file.parents for other in others):
+        theirs = folder not in file.parents and any(other in file.parents for other in others)
+        if theirs and ((folder / f"{root}.py").exists() or (folder / root).is_dir()):
             del sys.modules[name]
     _FOLDERS.add(folder)
     sys.path.insert(0, str(folder))

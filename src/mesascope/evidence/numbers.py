@@ -29,9 +29,9 @@ class Numbers(np.ndarray):
 
     def __array_wrap__(self, array: np.ndarray, context: Any = None, return_scalar: bool = False) -> Any:
         """Keep results of arithmetic in this class, except scalars and comparisons."""
-        from uncertainties import ufloat
-
         if context is not None and context[0] is np.true_divide:
+            from uncertainties import ufloat
+
             array[_near_zero(np.broadcast_to(context[1][1], array.shape))] *= ufloat(1.0, np.nan)
         if array.ndim == 0:
             return array[()]

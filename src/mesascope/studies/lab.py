@@ -45,7 +45,7 @@ class Lab:
         self._begun = 0
         self._stages: set[str] = set()
         self._trained: dict[str, tuple[str, Ensemble]] = {}  # name and networks of each training, by hash of its record
-        self._losses: dict[str, Any] = {}
+        self._losses: dict[str, Any] = {}  # loss of each training, by hash of its record
 
     @overload
     def draw(self, family: Family, tasks: int, name: str) -> Episode: ...
@@ -129,10 +129,14 @@ class Lab:
         return trained.members()
 
     def _logs(self, key: str, watches: Sequence[Watch], seeds: Sequence[int], steps: int) -> bool:
-        """True if the last metrics of a training are those that ``watches`` return, or if it has none yet."""
+        """True if the last metrics of a training contain what ``watches`` return, or if it has none yet."""
         name, trained = self._trained[key]
         rows = [row for row in self.run.metrics(name) if row["step"] == steps]
-        return not rows or close_rows(logged_rows(name, steps, seeds, watches, trained.members()), rows)
+        if not rows:
+            return True
+        own = logged_rows(name, steps, seeds, watches, trained.members())
+        names = set().union(*own)
+        return close_rows(own, [{key: row[key] for key in names & set(row)} for row in rows])
 
     def untrained(self, network: Any) -> list[Any]:
         """Untrained networks of ``network.build``, one per seed, each with its own random weights."""

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import ast
 import functools
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import mesascope
 from mesascope.errors import ArgumentError, refuse
+from mesascope.loading import imported_files
 from mesascope.runs.provenance import git
 from mesascope.runs.results import PRESENTATION
 from mesascope.study import Study
@@ -67,37 +66,4 @@ def changed_since(study: Study, commit: str) -> list[str]:
 @functools.cache
 def _imported(file: Path) -> list[Path]:
     """Files, in mesascope or beside ``file``, that define the modules and names that ``file`` uses."""
-    names = {*_used(ast.parse(file.read_bytes()))}
-    found = {_place(home, name.split(".")) for name in names for home in (_ROOT.parent, file.parent)}
-    return sorted(path for path in found if path)
-
-
-def _used(tree: ast.Module) -> Iterator[str]:
-    """Dotted names that a module imports, and attributes of imported names that it uses."""
-    aliases: dict[str, str] = {}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            aliases |= {one.asname: one.name for one in node.names if one.asname}
-            yield from (one.name for one in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            own = {one.asname or one.name: f"{node.module}.{one.name}" for one in node.names}
-            aliases |= own
-            yield from own.values()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in aliases:
-            yield f"{aliases[node.value.id]}.{node.attr}"
-
-
-def _place(home: Path, parts: list[str]) -> Path | None:
-    """File of a module, or of the module that defines a name of a package; None if it is not under ``home``."""
-    for count in range(len(parts), 0, -1):
-        base = home.joinpath(*parts[:count])
-        stub = base / "__init__.pyi"
-        if stub.is_file():  # a package whose names load on use
-            nodes = (node for node in ast.parse(stub.read_bytes()).body if isinstance(node, ast.ImportFrom))
-            named = {one.name: f"{node.module}.{one.name}" for node in nodes for one in node.names}
-            return _place(base, named[parts[count]].split(".")) if {*parts[count : count + 1]} & {*named} else None
-        for file in (base.with_suffix(".py"), base / "__init__.py"):
-            if file.is_file():
-                return file.resolve()
-    return None
+    return imported_files(file, (_ROOT.parent, file.parent))

@@ -148,10 +148,11 @@ def _run_function(point: Point, function: Callable[..., Any], folder: Path) -> N
 
     run = _function_run(point, function, folder)
     with run.lock():
-        same = run.is_finished or run.config.get("code") == code_of_task(function)
+        code = code_of_task(function)
+        same = run.is_finished or run.config.get("code") == code
         run.rewind_metrics("numbers", 0 if same else -1)  # drops an incomplete last line, or numbers of other code
         if not same:
-            run.config |= {"code": code_of_task(function)}
+            run.config |= {"code": code}
             write_json(folder / "config.json", run.config)
         known = set(run.metrics("numbers")["seed"])
         for seed in range(point.seed, point.seed + point.seeds):

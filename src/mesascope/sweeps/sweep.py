@@ -151,8 +151,9 @@ class Sweep(Tabular):
         own = code_of_task(self._task)
         codes = [Run.open(self.out / point.key).config.get("code") for point in done] if own else []
         if other := sum(code not in (None, own) for code in codes):
+            verb = "was" if other == 1 else "were"
             tell(
-                f"{counted(other, 'finished point')} of {len(done)} were made by other code of {self.name}: pass "
+                f"{counted(other, 'finished point')} of {len(done)} {verb} made by other code of {self.name}: pass "
                 "another --out to compute them again."
             )
 

@@ -117,8 +117,9 @@ class Ensemble(Generic[Module]):
             raise ArgumentError("members must hold at least one module, but is empty: pass one per seed.")
         for member in members:
             require_initialised("members", member)
+        first = _architecture(members[0])
         for index, member in enumerate(members):
-            if (own := _architecture(member)) != (first := _architecture(members[0])):
+            if (own := _architecture(member)) != first:
                 one, other = next(_apart(a, b) for a, b in itertools.zip_longest(first, own, fillvalue="") if a != b)
                 raise ArgumentError(
                     f"members must be of one architecture, but member 0 has {one} and member {index} has {other}: "

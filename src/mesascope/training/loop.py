@@ -104,7 +104,7 @@ def fit(
     """Take all steps of the plan, from the last checkpoint if there is one, and return the state's result.
 
     Args:
-        state: model, optimiser and update rule, new.
+        state: model, optimiser and update rule; it must not have trained yet.
         batch_at: draws the batch of step i, counted from 0. It must depend on i alone, so that resumed and
             uninterrupted trainings are identical.
         plan: number of steps, and intervals between evaluations and checkpoints.
@@ -137,8 +137,7 @@ def fit(
             require_callable(name, given)
     if plan.keep and checkpoints is not None and hasattr(checkpoints, "keep"):
         checkpoints.keep = {*checkpoints.keep, *plan.keep}  # type: ignore[attr-defined]
-    taken = getattr(state, "step", 0)
-    if taken:
+    if taken := getattr(state, "step", 0):
         refuse("state", "be new", f"of {taken:,} steps", "make a new one of its model to train further")
     done = _started(state, plan, evaluate, checkpoints)
     begun = BeforeAndAfter(state, batch_at, plan, done)

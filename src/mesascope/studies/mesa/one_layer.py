@@ -172,7 +172,7 @@ STUDY = Study(
             Claim("blocks", "over all heads, the parts that are multiples of I hold more than 90 % of the squared "
                   "weights of W_KQ between s_t and s_{t-1}, and of W_PV from both to the prediction",
                   read["of blocks"], above(0.9), ours("Fig. 3.10 shows blocks and some noise"), **study.READ_OFF,
-                  former="printed, failed"),
+                  former="printed, failed; of each head, failed"),
             Claim("second-head", "a second head lowers the loss",
                   dynamics.each_with_each(main, "one-head", "linear"), above(1.0), printed("section 3.7.3.1")),
             Claim("more-heads", "four heads lower the loss of two by less than 0.5 %",
