@@ -142,6 +142,12 @@ STUDY = Study(
             Claim("mesa-at-the-limit-late", "after 11, 20 and 50 elements each mesa layer's loss is within 10 % of "
                   "that of ridge regression", late.ratio("mesa", "limit"), two_sided(0.1),
                   printed("Fig. 3.2, caption: optimal at every time point"), premises=MESA, former="ours, failed"),
+            Claim("gd-turns", "the loss of one tuned step of gradient descent rises again towards the end of a "
+                  "sequence: after the last element it is above the smallest along the sequence",
+                  by_time["mse", "gd"].map(
+                      lambda loss: loss[:, -1:] / loss[:, [study.nominal(loss[0]).argmin()]],
+                      "loss of gradient descent after the last element / its smallest"),
+                  above(1.0), printed("Fig. 3.2, caption"), over="algorithms", at_least=1, about="algorithms"),
             Claim("mesa-below-linear", "each mesa layer has a smaller loss than each linear layer",
                   dynamics.each_with_each(main, "mesa", "linear"), below(1.0), printed("Fig. 3.2"),
                   premises=(*LINEAR, *MESA), former="< 0.25"),

@@ -20,6 +20,7 @@ from mesascope.study import Arrays, Claim, Count, Figure, Line, Lines, Reading, 
 STREAMS = ("rotations", "permutations", "many permutations")
 METHODS = ("SGD", "replay", "GEM", "MER", "Sync", "La-MAML", "sparse-La-MAML")
 LEARNED = ("La-MAML", "sparse-La-MAML")
+ROTATIONS = tuple(f"rotations {method}" for method in LEARNED)
 # Parameters of the network in the order of its state, and layer by layer.
 PARAMETERS = ("W1", "b1", "W2", "b2", "W3", "b3")
 # Evaluations during a task that is seen several times.
@@ -173,10 +174,30 @@ def _above(methods: Sequence[str], others: Sequence[str]) -> Reading:
     return beside(pairs, f"points of retained accuracy of {' and '.join(methods)} above {' and '.join(others)}")
 
 
-def _closed(method: str) -> Reading:
-    """Percent of weights, without biases, that are closed at the end of rotations, by seed and layer."""
-    shares = stage(f"rotations {method}")["closed"]
-    return shares.map(lambda shares: 100 * shares[:, -1, ::2], f"percent closed by {method}")
+def _closed(training: str, of: str = "weights") -> Reading:
+    """Percent of each layer's weights or biases that are closed at the end of a training, by seed and layer."""
+    first = PARAMETERS.index("W1" if of == "weights" else "b1")
+    return stage(training)["closed"].map(
+        lambda shares: 100 * shares[:, -1, first::2], f"percent of {of} closed in {training}"
+    )
+
+
+def _deeper(of: str, *trainings: str) -> Reading:
+    """Points of closed weights or biases of each layer above the layer before, by seed."""
+    rises = [_closed(training, of).map(lambda shares: np.diff(shares, axis=1), training) for training in trainings]
+    return beside(rises, f"points of closed {of} of a layer above the one before")
+
+
+def _rise(shares: np.ndarray) -> np.ndarray:
+    """Points by which more of each layer's weights are closed after each quarter of the tasks, by seed."""
+    ends = np.linspace(0, shares.shape[1] - 1, 5).round().astype(int)
+    return np.diff(100 * shares[:, ends, ::2], axis=1).reshape(len(shares), -1)
+
+
+def _late(shares: np.ndarray) -> np.ndarray:
+    """Part of a task's rise of the closed percentage that falls in its last tenth; means over layers and tasks."""
+    steps = np.diff(100 * shares[:, :, ::2].mean(2), axis=1).reshape(len(shares), -1, LOOKS)
+    return steps[..., -1].mean(1) / steps.sum(-1).mean(1)
 
 
 def _at_switches(shares: np.ndarray) -> np.ndarray:
@@ -294,14 +315,19 @@ STUDY = Study(
                claims=(
             Claim("closes", "at least a tenth of the last layer's weights are closed at the end of rotations, with "
                   "rates and with masks",
-                  beside([_closed(method).at((slice(None), 2), "of the last layer") for method in LEARNED],
+                  beside([_closed(one).at((slice(None), 2), "of the last layer") for one in ROTATIONS],
                          "percent of the last layer's weights closed at the end of rotations"), above(10.0), LEFT),
             Claim("rates-close-more", "on rotations, learned rates close a larger share of each layer's weights than "
                   "masks",
-                  _closed("La-MAML") - _closed("sparse-La-MAML"), above(0.0), study.printed("section 4.4.1")),
+                  _closed(ROTATIONS[0]) - _closed(ROTATIONS[1]), above(0.0), study.printed("section 4.4.1")),
+            Claim("closes-with-tasks", "on rotations, the share of closed weights of each layer grows in each quarter "
+                  "of the tasks, with rates and with masks",
+                  beside([stage(one)["closed"].map(_rise, one) for one in ROTATIONS],
+                         "points of a layer's weights closed in a quarter of the tasks"), above(0.0), LEFT),
             Claim("closes-towards-output", "on rotations, the share of closed weights grows from layer to layer",
-                  beside([_closed(method).map(lambda shares: np.diff(shares, axis=1), method) for method in LEARNED],
-                         "points of closed weights of a layer above the one before"), above(0.0), LEFT),
+                  _deeper("weights", *ROTATIONS), above(0.0), LEFT),
+            Claim("biases-close-towards-output", "on rotations, the share of closed biases grows from layer to layer",
+                  _deeper("biases", *ROTATIONS), above(0.0), LEFT),
         )),
         Figure("widths", "Percent of all weights that no longer change after turned images, and retained accuracy, "
                "by the width of a network that learns masks; mean and range over seeds. Thesis: Fig. 4.3, "
@@ -327,6 +353,14 @@ STUDY = Study(
                       _at_switches, "points closed in the first tenth of a task - in the last tenth before it"),
                   above(0.0), study.printed("Fig. 4.4"),
                   former="in place of the last tenth of the same task, which closes least on any curve that flattens"),
+            Claim("settles-within-tasks", "in several passes, less than a tenth of a task's rise in the share of "
+                  "closed weights falls in the task's last tenth, in the mean over layers",
+                  stage("passes")["closed"].map(_late, "rise in the last tenth of a task, of the whole task's"),
+                  below(0.1), study.printed("Fig. 4.4")),
+            Claim("passes-close-towards-output", "in several passes, the share of closed weights grows from layer to "
+                  "layer", _deeper("weights", "passes"), above(0.0), study.printed("Fig. 4.4")),
+            Claim("passes-close-biases", "in several passes, the share of closed biases grows from layer to layer",
+                  _deeper("biases", "passes"), above(0.0), study.printed("Fig. 4.4")),
         )),
     ),
     mutations=bugs.ALL,

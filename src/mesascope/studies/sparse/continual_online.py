@@ -234,6 +234,9 @@ STUDY = study.Study(
                   ours("equivalence: nearly half of the entries are closed")),
             Claim("relu-helps", "continual MAML is more accurate with rectified rates than without",
                   _above("sparse-relu-maml", "maml"), above(0.0), study.printed(TABLE)),
+            Claim("relu-as-masks", "continual MAML's accuracies with rectified rates and with masks differ by at most "
+                  "one point", _above("sparse-relu-maml", "sparse-maml"), study.two_sided(1.0, around=0.0),
+                  study.printed("section 4.4.2")),
         )),
         Figure("closed", "Percent of entries that inner steps do not change, along a stream; mean and range over "
                "seeds.", (study.Lines("", "share of the stream", "closed (%)", _closed),), columns=1, size=(7, 3.4),
