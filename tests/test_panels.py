@@ -76,7 +76,7 @@ def test_every_box_of_the_poster_has_a_row():
 
 
 def test_every_figure_of_chapter_one_has_a_row():
-    assert {row[0].split(":")[0] for row in rows("Chapter 1")} == {f"1.{number}" for number in range(1, 5)}
+    assert {row[0].split(":")[0] for row in rows("Chapter 1")} == {f"1.{number}" for number in range(1, 6)}
 
 
 def test_every_figure_of_chapter_two_names_that_of_the_paper_and_the_others_are_said_to_be_omitted():

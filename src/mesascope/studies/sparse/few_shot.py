@@ -55,6 +55,7 @@ UNLIKE = dict.fromkeys(("quick", "paper"), "miniImageNet")
 MINI_DEVIATIONS = (
     "Eight networks of each method train, in place of five (three with ResNet-12); each is judged on 400 tasks.",
     "The settings of meta-curvature, MT-net, shrinkage and exp-MAML are ours.",
+    "Tasks have five examples of each class; numbers that are printed for one example stand beside them.",
 )
 
 
