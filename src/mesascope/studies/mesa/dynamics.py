@@ -39,6 +39,7 @@ ONE_LAYER_AS_PRINTED: dict[str, Any] = {
 FROM_CODE = "First elements are U(-1, 1), as in the authors' code; von Oswald (2024) has N(0, I)."
 CLIPPED = "The norm of gradients is clipped at 1, not their entries."
 PROBED = "Probes are of A_t^{-1} s_t itself, with a regulariser of 0.1, not of a Chebyshev approximation."
+EACH = "Claims are about each network, layer and number of elements, where the thesis shows means over five seeds."
 _PRODUCTS = ("w_kq", "w_pv")
 # Numbers of known elements at which networks are probed, and the regulariser of the preconditioned input. With a
 # smaller one, a few sequences would dominate: those with an element almost outside the span of the elements before.

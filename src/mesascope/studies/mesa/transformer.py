@@ -65,9 +65,10 @@ COPYING = {name: copying(name) for name in LAYERS}
 
 
 def _jump(name: str) -> study.Reading:
-    """Error after / before the last layer, divided by that ratio for all earlier layers together, at 40 elements."""
-    words = "(error after / before the last layer) / (error before the last / before the first), after 40 elements"
-    return errors_of("next", name).map(lambda e: e[:, -1, 2] / e[:, -2, 2] / (e[:, -2, 2] / e[:, 0, 2]), words)
+    """Error after / before the last layer, divided by that ratio of each earlier layer, at 40 elements."""
+    words = "error after / before the last layer, over that of each earlier layer, after 40 elements"
+    falls = errors_of("next", name).map(lambda e: e[:, 1:, 2] / e[:, :-1, 2], "")
+    return falls.map(lambda factors: factors[:, -1:] / factors[:, :-1], words)
 
 
 def _implicit_lines(name: str) -> study.Line:
@@ -96,11 +97,11 @@ def _on_decoded(name: str) -> study.Reading:
     return (errors_of("implicit", name) / errors_of("implicit", "input")).map(lambda found: found, words)
 
 
-def _implicit(id: str, name: str, kind: str) -> Claim:
+def _implicit(id: str, name: str, kind: str, source: Any, former: str = "") -> Claim:
     at = (slice(None), -2, [dynamics.TIMES.index(known) for known in (20, 40)])
     return Claim(id, f"in each network of {kind}, one gradient step on the input decoded before the last layer errs "
                  "less than one on the input itself, after 20 and 40 elements",
-                 _on_decoded(name).at(at, "before the last layer"), below(1.0), printed("Fig. 3.13"))  # fmt: skip
+                 _on_decoded(name).at(at, "before the last layer"), below(1.0), source, former=former)  # fmt: skip
 
 
 def _best_implicit(id: str, name: str, kind: str) -> Claim:
@@ -128,9 +129,12 @@ OF_UNTRAINED = joined(
     "error of the probe, trained / untrained, before the last layer, after 20 elements",
 )
 
+TOGETHER = "than all earlier layers together, failed"
 # Deviations of every preset.
 ALWAYS = (
     "Tokens of the hybrid of linear layers are clipped at 4 after each layer.", dynamics.FROM_CODE, dynamics.PROBED,
+    "Gradient steps on decoded inputs, and those on inputs, have the best size for each number of elements.",
+    dynamics.EACH,
 )  # fmt: skip
 STUDY = Study(
     name="mesa-transformer",
@@ -169,17 +173,19 @@ STUDY = Study(
             Claim("copies", "after the first layer, tokens are twice as sensitive to the element before as to any "
                   "earlier one, in networks of all kinds",
                   copying_of_each(LAYERS), above(2.0), printed("Fig. 3.4 B"), quantifier="median", premises=TRAINED),
-            Claim("cleaner-copies", "the first layers of hybrids are more sensitive to the element before, relative to "
-                  "earlier ones, than those of networks of softmax layers, of the same seed",
-                  study.beside([COPYING[name] / COPYING["softmax"] for name in LAYERS if name != "softmax"],
-                               "ratio of sensitivities, hybrid / softmax"),
-                  above(1.0), printed("Fig. 3.4, caption"), quantifier="median", premises=TRAINED),
+            *(
+                Claim(f"cleaner-copies-{kind}", f"the first layers of {kind} hybrids are more sensitive to the element "
+                      "before, relative to earlier ones, than those of networks of softmax layers, of the same seed",
+                      COPYING[kind] / COPYING["softmax"], above(1.0), printed("Fig. 3.4, caption"),
+                      quantifier="median", premises=TRAINED, former="as one claim, cleaner-copies, undecided")
+                for kind in LAYERS if kind != "softmax"
+            ),
             Claim("untrained-copies", "in untrained networks, tokens are less than twice as sensitive to the element "
                   "before as to any earlier one",
                   copying("untrained"), below(2.0), ours("a null control"), quantifier="median", about="algorithms"),
         )),
         Figure("attention", "Attention of the first layer's heads, first seed, means over sequences; rows attend to "
-               "columns. Thesis: section 3.7.4.", study.Matrices(_attention, 1.0, 3), size=(9, 6.6), claims=(
+               "columns. Thesis: section 3.5.1.", study.Matrices(_attention, 1.0, 3), size=(9, 6.6), claims=(
             *(
                 Claim(f"attends-before-{kind}", f"the first layer of {kind} networks gives the element itself and the "
                       "one before more than half of its attention, over all heads", stage("attention")[kind].map(
@@ -197,17 +203,19 @@ STUDY = Study(
             Claim("next-improves", "each of seven softmax layers lowers the error of a linear probe of the next "
                   "element", improvement("next", "softmax"), below(1.0), printed("Fig. 3.4 C")),
             Claim("jump", "after 40 elements, the last of seven softmax layers lowers the error of the probe of the "
-                  "next element by a larger factor than all earlier layers together",
-                  _jump("softmax"), below(1.0), printed("Fig. 3.4 C")),
+                  "next element by a larger factor than each earlier layer",
+                  _jump("softmax"), below(1.0), printed("Fig. 3.4 C"), former=TOGETHER),
             Claim("hybrid-jump", "after 40 elements, the last of six linear layers lowers the error of the probe of "
-                  "the next element by a larger factor than all earlier layers together",
-                  _jump("linear"), below(1.0), printed("Fig. 3.8 B")),
-            Claim("preconditions", "each of the first four of seven softmax layers lowers the error of the probe of "
-                  "the preconditioned input A_t^-1 s_t",
-                  improvement("preconditioned", "softmax", slice(4)), below(1.0), printed("Fig. 3.4 D")),
-            Claim("hybrid-preconditions", "in hybrids of a softmax and six linear layers, each layer but the last "
-                  "lowers the error of the probe of the preconditioned input A_t^-1 s_t",
-                  improvement("preconditioned", "linear", slice(6)), below(1.0), printed("Fig. 3.8 C")),
+                  "the next element by a larger factor than each earlier layer",
+                  _jump("linear"), below(1.0), printed("Fig. 3.8 B"), former=TOGETHER),
+            Claim("preconditions", "each of the second, third and fourth of seven softmax layers, after the first "
+                  "copied, lowers the error of the probe of the preconditioned input A_t^-1 s_t",
+                  improvement("preconditioned", "softmax", slice(1, 4)), below(1.0), printed("Fig. 3.4 D"),
+                  former="each of the first four, failed"),
+            Claim("hybrid-preconditions", "in hybrids of a softmax and six linear layers, each linear layer but the "
+                  "last lowers the error of the probe of the preconditioned input A_t^-1 s_t",
+                  improvement("preconditioned", "linear", slice(1, 6)), below(1.0), printed("Fig. 3.8 C"),
+                  former="also the softmax layer, failed"),
             Claim("hybrid-gives-up", "the last of six linear layers raises the error of the probe of the "
                   "preconditioned input A_t^-1 s_t",
                   improvement("preconditioned", "linear", slice(6, None)), above(1.0), printed("Fig. 3.8 C")),
@@ -221,8 +229,15 @@ STUDY = Study(
                tuple(study.Lines(ROLES[name][1], "layer", "error / of a step on the input",
                                  [_implicit_lines(name), study.Level(1.0, "gd")], "y") for name in DEEP),
                columns=2, claims=(
-            _implicit("implicit-step", "softmax", "seven softmax layers"),
-            _implicit("hybrid-implicit-step", "linear", "a softmax and six linear layers"),
+            _implicit("implicit-step", "softmax", "seven softmax layers", ours("at the layer of hybrids"),
+                      "printed, failed"),
+            _implicit("hybrid-implicit-step", "linear", "a softmax and six linear layers", printed("Fig. 3.13 B")),
+            Claim("hybrid-implicit-improves", "in hybrids of a softmax and six linear layers, one gradient step on the "
+                  "input decoded after each linear layer but the last errs less than one on that decoded before it",
+                  improvement("implicit", "linear", slice(1, 6)), below(1.0), printed("Fig. 3.13 B")),
+            Claim("hybrid-implicit-gives-up", "one gradient step on the input decoded after the last of six linear "
+                  "layers errs more than one on that decoded before it",
+                  improvement("implicit", "linear", slice(6, None)), above(1.0), printed("Fig. 3.13 B")),
             _best_implicit("implicit-at-best", "softmax", "seven softmax layers"),
             _best_implicit("hybrid-implicit-at-best", "linear", "a softmax and six linear layers"),
         )),
