@@ -255,7 +255,8 @@ OF_GAMMA = (
               printed("appendix A.10")),
     _of_gamma("better-conditioned", "one step with the gamma in the median network's weights lowers the "
               "logarithm of condition numbers in the mean over tasks, for each N",
-              conditioning["log-condition-change", "trained"], below(0.0), printed("Fig. 13 right")),
+              conditioning["log-condition-change", "trained"], below(0.0),
+              printed("appendix A.10, Fig. 13 centre and right")),
 )  # fmt: skip
 
 OF_MEDIANS = (
@@ -324,7 +325,7 @@ STUDY = study.Study(
     figures=(SPECTRA,),
     deviations=(
         "Sixteen networks train for each number of pairs, in place of five.",
-        shared.AVERAGED, shared.CLIPPED, shared.INPUTS,
+        shared.AVERAGED, shared.CLIPPED, shared.INPUTS, shared.INITIAL,
     ),
     mutations=MUTATIONS,
     mutated={

@@ -180,7 +180,7 @@ STUDY = Study(
     figures=(FINITE_TASKS, AWAY),
     deviations=(
         "Twenty seeds train, each on a set of tasks of its own: these sets differ too much for five to decide.",
-        shared.AVERAGED, shared.CLIPPED, shared.INPUTS,
+        shared.AVERAGED, shared.CLIPPED, shared.INPUTS, shared.INITIAL,
     ),
     mutations=(
         study.Mutation("fresh tasks are those that the first network was trained on",

@@ -128,8 +128,9 @@ STUDY = Study(
         *shared.contrast_figures("one-layer-plain", "one layer without LayerNorm", ("gd",), "Control"),
         *shared.contrast_figures("two-layers-plain", "two layers without LayerNorm", ("gd", "gd++"), "Control"),
     ),
+    unlike=dict.fromkeys(("quick", "paper"), "a constant learning rate, without averaged weights"),
     deviations=(
-        shared.AVERAGED, shared.CLIPPED, shared.INPUTS,
+        shared.AVERAGED, shared.CLIPPED, shared.INPUTS, shared.INITIAL,
         "Two layers without LayerNorm, a control of ours, train for 5,000 steps.",
     ),
     mutations=(

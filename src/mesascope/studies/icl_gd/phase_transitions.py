@@ -312,6 +312,7 @@ STUDY = study.Study(
     figures=(TRANSITIONS, ARRIVALS, GROKKING),
     deviations=(
         "A hundred seeds train for 2,500 steps in place of ten for 5,000: late arrivals are rare.",
+        shared.CLIPPED, shared.INPUTS, shared.INITIAL,
         "The paper does not give the block's settings: the width of its MLP, its initial scale and learning rate "
         "were searched for those that grok most.",
     ),

@@ -25,6 +25,7 @@ INITIAL = (
     "deviation of 0.002 over depth."
 )
 INPUTS = "Inputs are drawn from U(-0.5, 0.5), as in the authors' code; the text has U(-1, 1)."
+EACH_LAW = "Losses on each of three other input laws are compared, where the paper draws one of them for each task."
 CLIPPED = "Gradients are clipped at 0.001, as in the authors' code; the text has 10."
 
 
