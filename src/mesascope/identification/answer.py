@@ -157,8 +157,9 @@ class Identification(Answer):
 
     @property
     def sentences(self) -> list[str]:
-        """Sentences about the nearest family, the exact match, deviations, untested conditions and behaviour."""
-        return [part for part in (self.like, self.exactly, self.departs, self.untested, self.description) if part]
+        """Sentences about the nearest family, the match, deviations, noise, untested conditions and behaviour."""
+        parts = self.like, self.exactly, self.departs, self.noisy, self.untested, self.description
+        return [part for part in parts if part]
 
     @property
     def like(self) -> str:
@@ -200,7 +201,7 @@ class Identification(Answer):
         beyond = sorted((one.mean.value, name) for name, one in differences.items() if one.low > bound)
         ends = [*beyond[:1], *beyond[1:][-1:]]
         reach = " to ".join(f"{_far(value)} ({_under(name)})" for value, name in ends)
-        fitted = own and row.parameters != row.own_parameters
+        fitted = row.parameters != row.own_parameters and (own or not equal)
         said = f"Fitted to all conditions, {row.candidate} departs" if fitted else f"It departs from {row.candidate}"
         found = f"{said} by {reach}." if beyond else ""
         open_ = [name for name, one in differences.items() if one.low <= bound <= one.high]
@@ -209,13 +210,21 @@ class Identification(Answer):
         return found.strip()
 
     @property
+    def noisy(self) -> str:
+        """Sentence about the noise of the learner's answers, if it exceeds the tolerance."""
+        share = self.noise[OWN].value
+        if share <= self.tolerance:
+            return ""
+        return f"Noise, between calls or from rounding, is {percent_text(share)} of the variance of its predictions."
+
+    @property
     def untested(self) -> str:
         """Sentences about conditions that the learner hardly answered, and those it answered in part; may be empty."""
         names = [name for name in CONDITIONS if name in self.unmeasured and name not in self.noise]
         found = []
         if names:
             found.append(f"It was not tested {_all([_under(name) for name in names])}: it does not answer there.")
-        partly = [f"{self.unmeasured[name].partition(' tasks')[0]} {_under(name)}" for name in CONDITIONS
+        partly = [f"{self.unmeasured[name].partition(' tasks')[0]} {_under(name)}" for name in (OWN, *CONDITIONS)
                   if name in self.unmeasured and name in self.noise]  # fmt: skip
         if partly:
             found.append(f"It was tested on the tasks that it answers: {_all(partly)}.")

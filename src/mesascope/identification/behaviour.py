@@ -25,6 +25,8 @@ from mesascope.text import percent_text
 _MOST = 0.9
 # Minimum ratio of a pair's weight to the average weight, for a description to name the pair.
 _HEAVY = 2.0
+# Relative difference below which two shares are equal, so that neither pair has the most weight.
+_EQUAL = 1e-3
 # Eigenvalues below this share of the largest are rounding errors.
 _NO_DATA = 1e-12
 # Maximum distance of a prediction from the label that it repeats, relative to that from the nearest other label.
@@ -350,7 +352,8 @@ def _weight_phrase(own: Behaviour) -> str:
     places = {0: "first pair", len(own.positions) - 1: "last pair"}
     for shares, names, other in ((own.ranks, _RANKS, "pair {} by distance"), (own.positions, places, "pair {}")):
         index = max(range(len(shares)), key=lambda one: shares[one].value, default=-1)
-        if index >= 0 and shares[index].value - _ERRORS * shares[index].stderr > _HEAVY / len(shares):
+        alike = index >= 0 and sum(one.value > (1 - _EQUAL) * shares[index].value for one in shares) > 1
+        if index >= 0 and not alike and shares[index].value - _ERRORS * shares[index].stderr > _HEAVY / len(shares):
             pair = f"the {names[index]}" if index in names else other.format(index + 1)
             found.append(f"gives {percent_text(shares[index].value)} of its weight to {pair} of {len(shares)}")
     return ", ".join(found)

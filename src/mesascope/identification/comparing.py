@@ -219,6 +219,9 @@ def _less_noise(candidate: Candidate, fitted: Fit, asked: Answered, resolution: 
         other = answer(candidate.draws(seed=1, **fitted.parameters), tasks)
         assert other is not None  # the draw with the candidate's own seed has answered
         own = squared_differences(other, predicted, size) / 2
+        if own.mean() > 1:  # its draws differ by more than the learner's predictions vary, so the learner is none
+            values = torch.full_like(noise, FARTHEST)
+            return Measured(Difference(Measurement(FARTHEST, 0.0, len(size)), FARTHEST, FARTHEST), values, values)
         noise = noise + own * (2 if noise.mean() < own.mean() / 2 else 1)
         found, values = difference(raw, noise, levels.out, levels.naming), (raw - noise).abs()
         if found.mean.value < 0:

@@ -101,7 +101,7 @@ def _rows(tasks: Episode, rows: slice | Tensor) -> Episode:
 
 
 def _shifted(tasks: Episode, generator: torch.Generator) -> Episode:
-    size = tasks.context.x.square().mean((-2, -1), keepdim=True).sqrt()
+    size = torch.cat([tasks.context.x, tasks.xq], -2).square().mean((-2, -1), keepdim=True).sqrt()
     return with_inputs(tasks, lambda x: x + _SHIFT * size)
 
 

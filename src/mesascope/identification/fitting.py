@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from mesascope.identification.answering import Answers
-from mesascope.identification.candidate import Candidate
+from mesascope.identification.candidate import OWN_FAMILY, Candidate
 from mesascope.identification.residuals import Fit, Residuals, is_filter
 from mesascope.identification.verdict import EXACT
 from mesascope.learners import LabelCopying, Range
@@ -36,6 +36,9 @@ MOST_STEPS, _LAST = 100, 1e-12
 _COSTLY_STEPS, _COSTLY_LAST = 10, 1e-6
 # Number of rounds of `_zoomed`, for predictions that are discontinuous in the parameters.
 _ZOOMS = 6
+# Factor by which fits of the catalogue may leave a range on a log scale, number of times that ranges of integers are
+# doubled, and loss per condition above which they are not.
+_FACTOR, _WIDENINGS, _POOR = 1e4, 3, 0.75
 # Minimum relative decrease of the loss per step; steps towards an exact fit decrease it far more.
 _GAIN = 1e-4
 # Maximum number of fits, with different integer parameters, that are kept for fits to more tasks.
@@ -76,18 +79,45 @@ def fits(
     if candidate.formula:
         parameters = candidate.formula(seen)
         return [residuals.fit(parameters, candidate.build(**parameters))]
+    grid = _grid(whole)
+    further = [{name: one.parameters[name] for name in whole} for one in near]
     found = []
-    for counts in _grid(whole):
+    for counts in [*grid, *(one for one in further if one not in grid)]:
         known = [one for one in near if all(one.parameters[name] == count for name, count in counts.items())]
         refined = [_near(candidate, one, real, residuals) for one in known]
         if anew or not (whole or known):
             refined.append(_best(candidate, counts, real, residuals))
         found += [min(refined, key=lambda one: one.loss)] if refined else []
+    if anew and _widened(candidate):
+        found += _beyond(candidate, found, whole, real, residuals)
     losses = [max(one.loss, EXACT * len(seen)) for one in found]
     numbers = [sum(np.size(value) for name, value in one.parameters.items() if name not in whole) for one in found]
     criteria = [residuals.count * np.log(loss) + 2 * number for loss, number in zip(losses, numbers, strict=True)]
     order = sorted(range(len(found)), key=lambda index: criteria[index])
     return [found[index] for index in order if losses[index] <= _NEAR * min(losses)][:KEPT]
+
+
+def _widened(candidate: Candidate) -> bool:
+    """True if fits may leave the ranges: those of the catalogue's own algorithms are only where the search begins."""
+    return candidate.family != OWN_FAMILY and not (candidate.costly or candidate.own_sizes or candidate.draws)
+
+
+def _beyond(
+    candidate: Candidate, found: list[Fit], whole: Mapping[str, Range], real: Mapping[str, Range], residuals: Residuals
+) -> list[Fit]:
+    """Fits with larger integer parameters, as long as the best fit has the largest number tried, and is not poor."""
+    most, further = {name: int(one.high) for name, one in whole.items()}, list[Fit]()
+    for _ in range(_WIDENINGS):
+        best = min([*found, *further], key=lambda one: one.loss)
+        ends = [name for name, end in most.items() if best.parameters[name] == end]
+        if not ends or not EXACT**2 < best.loss / len(residuals.seen) < _POOR:
+            break
+        for name in ends:
+            own = {other: best.parameters[other] for other in whole}
+            for count in range(most[name] + 1, 2 * most[name] + 1):
+                further.append(_best(candidate, {**own, name: count}, real, residuals))
+            most[name] *= 2
+    return further
 
 
 def _grid(free: Mapping[str, Range]) -> list[dict[str, Any]]:
@@ -182,6 +212,11 @@ class _Single:
         self.out = [np.exp if log else float for log in logs]
         self.bounds = [[f(getattr(one, end)) for f, one in zip(self.into, real.values(), strict=True)]
                        for end in ("low", "high")]  # fmt: skip
+        if _widened(candidate):
+            for place, (name, one) in enumerate(real.items()):
+                if one.scale == "log":  # any positive number may be fitted
+                    self.bounds[0][place] = np.log(min(one.low, near.parameters[name]) / _FACTOR)
+                    self.bounds[1][place] = np.log(max(one.high, near.parameters[name]) * _FACTOR)
 
     def start(self) -> list[float]:
         return [float(f(self.parameters[name])) for f, name in zip(self.into, self.real, strict=True)]

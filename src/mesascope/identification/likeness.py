@@ -78,7 +78,7 @@ def _sensitivity(learner: Learner, tasks: Episode) -> Tensor | None:
         if "gradient" not in access_of(learner, tasks):
             return None
         return torch.cat([part[2] for part in access.sensitivities(learner, tasks)])
-    except (LearnerError, NumericalError):  # the learner does not answer every task
+    except (LearnerError, NumericalError, RuntimeError):  # it does not answer or differentiate every task
         return None
 
 

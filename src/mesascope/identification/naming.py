@@ -237,7 +237,7 @@ def _all(
     for one in tracked(_nearest(cheap, looks, most, levels.tolerance), "candidates"):
         if not announced and monotonic() - begun > _SOON:
             announced = True
-            tell(f"a first look: {like(name, shares([*looks.values()]))}")
+            tell(f"a first look, at tasks that were fitted: {like(name, shares([*looks.values()]))}")
         found.append(next(comparisons[one.name], looks[one.name]))
     confirm = functools.partial(confirmed, further=further, seen=seen, levels=levels) if further else list
     found = confirm(found)
