@@ -182,4 +182,4 @@ def test_an_estimate_of_a_model_of_text_asks_nothing_of_it():
 def test_the_nearest_family_is_told_before_the_answer(monkeypatch, capsys):
     monkeypatch.setattr(naming, "_SOON", -1.0)
     identify(RIDGE, FAMILY, FEW[-2:], 300, name="mine")
-    assert "a first look: mine is " in capsys.readouterr().err
+    assert "a first look, at tasks that were fitted: mine is " in capsys.readouterr().err
