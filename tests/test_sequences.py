@@ -472,7 +472,7 @@ def test_a_predictor_that_looks_ahead_fails_the_contract():
         ),
     ],
 )
-def test_wrong_configurations_are_refused_in_a_sentence(call, message):
+def test_wrong_configurations_are_refused_in_a_sentence(call, message, unchecked):
     with pytest.raises(ArgumentError, match=message):
         call()
 
