@@ -17,10 +17,11 @@ from pathlib import Path
 
 import torch
 from test_pretrained_study import with_stand_in
+from test_studies import own_bugs
 
 from mesascope import records
 from mesascope.studies import Mutated, mutate
-from mesascope.studies.mutating import claims_text, own_bugs
+from mesascope.studies.mutating import claims_text
 from mesascope.training import keep_freed_memory
 
 ABOUT = (

@@ -19,7 +19,7 @@ from mesascope.training import EnsembleState, ModuleState, Training
 
 ATTENTIONS = sorted(registered("attention"))
 each_attention = pytest.mark.parametrize("attention", ATTENTIONS)
-ALL = {"convolution": 2, "convolve_values": True, "forget": True, "beta": True, "output_norm": True}
+ALL = {"convolution": 2, "forget": True, "beta": True, "output_norm": True}
 EVERYTHING = {**ALL, "output_gate": True, "ridge_per_dimension": True, "positions": 2}
 
 
@@ -69,12 +69,11 @@ class LowRank(nn.Module):
 def test_grouped_heads_are_heads_that_share_keys_values_and_gates(attention):
     grouped, whole = (layer(attention, 8, 4, n_kv_heads=n, **EVERYTHING) for n in (2, None))
     own = grouped.state_dict()
-    q, k, v = (own["convolution"].narrow(0, start, 2 * size) for start, size in ((0, 4), (8, 2), (12, 2)))
+    q, k = own["convolution"].split([8, 4])
     for name in ("k_proj.weight", "v_proj.weight", "forget_proj.weight", "forget_proj.bias", "beta_proj.weight"):
         own[name] = own[name].unflatten(0, (2, -1)).repeat_interleave(2, 0).flatten(0, 1)
     own["beta_proj.bias"] = own["beta_proj.bias"].repeat_interleave(2)
-    shared = (part.unflatten(0, (2, 2)).repeat_interleave(2, 0).flatten(0, 1) for part in (k, v))
-    own["convolution"] = torch.cat([q, *shared])
+    own["convolution"] = torch.cat([q, k.unflatten(0, (2, 2)).repeat_interleave(2, 0).flatten(0, 1)])
     if "ridge_above" in own:
         own["ridge_above"] = own["ridge_above"].repeat_interleave(2, 0)
     whole.load_state_dict(own)
@@ -99,14 +98,14 @@ def test_products_of_grouped_heads_are_those_of_every_head():
 
 
 @each_attention
-def test_values_are_convolved_over_time_where_asked(attention):
-    net = layer(attention, 4, 2, convolution=3, convolve_values=True)
+def test_keys_are_convolved_over_time_where_asked(attention):
+    net = layer(attention, 4, 2, convolution=3, normalise=False)
     seen = []
-    net.value.register_forward_hook(lambda module, inputs, output: seen.append(output))
+    net.key.register_forward_hook(lambda module, inputs, output: seen.append(output))
     e = tokens(6, 4)
     net(e)
-    past = functional.pad(e @ net.v_proj.weight.mT, (0, 0, 2, 0))
-    lagged = sum(net.convolution[8:, lag] * past[2 - lag : 8 - lag] for lag in range(3))
+    past = functional.pad(e @ net.k_proj.weight.mT, (0, 0, 2, 0))
+    lagged = sum(net.convolution[4:, lag] * past[2 - lag : 8 - lag] for lag in range(3))
     torch.testing.assert_close(seen[0].transpose(0, 1).flatten(1), functional.silu(lagged))
 
 

@@ -5,6 +5,7 @@ import functools
 import pytest
 import torch
 from cases import in_turn
+from definitions import causal_softmax_attention_reference, fast_weights_reference
 from hypothesis import given, settings, strategies as st
 from jaxtyping import TypeCheckError
 from torch.nn.functional import logsigmoid, normalize
@@ -18,10 +19,8 @@ from mesascope.ops import (
     SoftmaxState,
     causal_linear_attention,
     causal_softmax_attention,
-    causal_softmax_attention_reference,
     delta_attention,
     dpfp,
-    fast_weights_reference,
     linear_attention,
     mesa_attention,
     softmax_attention,

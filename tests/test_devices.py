@@ -13,6 +13,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from definitions import (
+    causal_softmax_attention_reference,
+    fast_weights_reference,
+    linear_attention_reference,
+    softmax_attention_reference,
+)
 from examples import EXAMPLES, examples
 from torch import nn
 from torch.nn.functional import cross_entropy
@@ -102,12 +108,9 @@ from mesascope.nets import (
 from mesascope.ops import (
     causal_linear_attention,
     causal_softmax_attention,
-    causal_softmax_attention_reference,
     delta_attention,
     dpfp,
-    fast_weights_reference,
     linear_attention,
-    linear_attention_reference,
     mesa_attention,
     mesa_attention_reference,
     mesa_chebyshev,
@@ -119,7 +122,6 @@ from mesascope.ops import (
     rotated,
     sinusoidal,
     softmax_attention,
-    softmax_attention_reference,
 )
 from mesascope.records import facts, registered
 from mesascope.runs.provenance import available_device, tell_device

@@ -26,7 +26,6 @@ HEADS = st.fixed_dictionaries(
         "value_size": st.none() | st.integers(1, 3),
         "dpfp": st.integers(0, 2),
         "convolution": st.integers(0, 3),
-        "convolve_values": st.booleans(),
         "positions": st.integers(0, 4),
         "window": st.none() | st.integers(1, 4),
         "forget": st.booleans(),

@@ -1,5 +1,6 @@
 import pytest
 import torch
+from definitions import softmax_attention_reference
 from hypothesis import given, settings, strategies as st
 
 from mesascope.errors import ArgumentError
@@ -12,7 +13,6 @@ from mesascope.nets import (
     Transformer,
     TransformerConfig,
 )
-from mesascope.ops import softmax_attention_reference
 from mesascope.streams import stream
 from mesascope.tasks import LinearRegression
 

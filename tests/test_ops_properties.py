@@ -4,23 +4,25 @@ import functools
 
 import pytest
 import torch
+from definitions import (
+    causal_softmax_attention_reference,
+    fast_weights_reference,
+    linear_attention_reference,
+    softmax_attention_reference,
+)
 from hypothesis import given, settings, strategies as st
 from torch.nn.functional import logsigmoid, normalize
 
 from mesascope.ops import (
     causal_linear_attention,
     causal_softmax_attention,
-    causal_softmax_attention_reference,
     delta_attention,
     dpfp,
-    fast_weights_reference,
     linear_attention,
-    linear_attention_reference,
     mesa_attention,
     mesa_attention_reference,
     mesa_step,
     softmax_attention,
-    softmax_attention_reference,
 )
 from mesascope.streams import stream
 

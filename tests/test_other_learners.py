@@ -30,7 +30,6 @@ from mesascope.learners import (
     PreconditionedGradientDescent,
     Titans,
     WithIntercept,
-    one_step_preconditioner,
     tune,
 )
 from mesascope.lenses import per_task_errors
@@ -57,13 +56,15 @@ def test_the_best_preconditioner_is_the_closed_form(noise, w_scale):
     mixing = torch.randn(4, 4, generator=stream(0, "covariance"), dtype=torch.float64)
     covariance = mixing @ mixing.mT / 4 + 0.1 * torch.eye(4)
     family = LinearRegression(8, 4, x="normal", covariance=covariance, noise=noise, w_scale=w_scale, x_scale=0.8)
-    optimum = one_step_preconditioner(family)
+    inputs, identity = 0.8**2 * covariance, torch.eye(4, dtype=torch.float64)
+    matrix = torch.linalg.inv(9 / 8 * inputs + (inputs.trace() + noise**2 / w_scale**2) / 8 * identity)
+    mse = float(w_scale**2 * (inputs.trace() - (inputs @ matrix @ inputs).trace()))
     tuned = tune(PreconditionedGradientDescent(torch.eye(4)), family, tasks=20_000)
-    for entry, best in zip(tuned.step_sizes["matrix"], optimum.matrix.flatten().tolist(), strict=True):
+    for entry, best in zip(tuned.step_sizes["matrix"], matrix.flatten().tolist(), strict=True):
         assert abs(entry.value - best) < 4 * entry.stderr
     fresh = family.sample(100_000, stream(1, "fresh"))
-    loss = Measurement.of(per_task_errors(PreconditionedGradientDescent(optimum.matrix), fresh))
-    assert abs(loss.value - optimum.mse) < 3 * loss.stderr
+    loss = Measurement.of(per_task_errors(PreconditionedGradientDescent(matrix), fresh))
+    assert abs(loss.value - mse) < 3 * loss.stderr
 
 
 def test_newton_squares_the_residual_at_each_step_and_ends_at_least_squares():

@@ -34,7 +34,7 @@ from mesascope.nets import (
 )
 from mesascope.records import to_record
 from mesascope.reports import write_report
-from mesascope.runs import Run, find_runs, newest_run, open_run, results
+from mesascope.runs import Run, find_runs, open_run, results
 from mesascope.runs.checkpoints import TrainingCheckpoints
 from mesascope.runs.files import arrays_bytes, read_arrays
 from mesascope.streams import stream
@@ -213,7 +213,6 @@ def test_paths_may_be_strings(run, tmp_path):
     name = str(tmp_path / "other")
     assert Run.create(name, "study", CONFIG).path == Run.open(name).path == open_run(name).path
     assert len(find_runs(str(tmp_path))[0]) == len(find_runs(tmp_path)[0]) == len(find_runs([str(tmp_path)])[0]) == 2
-    assert newest_run("one-step", str(tmp_path)).config["study"] == "one-step"
 
 
 CREATE = """
@@ -258,9 +257,6 @@ def test_runs_are_found_oldest_first_and_a_damaged_one_costs_only_itself(tmp_pat
     assert [found.path.name for found in runs] == ["run1", "run0"]
     assert len(damaged) == 1
     assert "run2" in damaged[0]
-    assert newest_run("one-step", tmp_path).path.name == "run0"
-    with pytest.raises(RunDirectoryError, match="must hold a run of two-steps"):
-        newest_run("two-steps", tmp_path)
     with pytest.raises(RunDirectoryError, match="a folder of runs must exist"):
         find_runs([tmp_path / "nowhere"])
 

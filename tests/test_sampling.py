@@ -27,7 +27,8 @@ def built(layers="softmax, mesa", **options):
 
 @pytest.mark.parametrize("layers", ["softmax, mesa", "linear*2", "delta, softmax"])
 @pytest.mark.parametrize("chunk", [1, 7, 256])
-def test_the_likeliest_text_is_that_of_the_whole_model(tokenizer, layers, chunk):
+def test_the_likeliest_text_is_that_of_the_whole_model(tokenizer, layers, chunk, monkeypatch):
+    monkeypatch.setattr("mesascope.language.sampling._CHUNK", chunk)
     model, prompt = built(layers), "näive text and more"
     read = [end_of_document(tokenizer), *tokenizer.encode(prompt).ids]
     start = len(read)
@@ -36,7 +37,7 @@ def test_the_likeliest_text_is_that_of_the_whole_model(tokenizer, layers, chunk)
             read.append(int(model(torch.tensor([read]))[0, -1].argmax()))
             if read[-1] == read[0]:
                 break
-    told = "".join(generate(model, tokenizer, prompt, tokens=12, temperature=0, chunk=chunk))
+    told = "".join(generate(model, tokenizer, prompt, tokens=12, temperature=0))
     assert tokenizer.decode(read[start:]).startswith(told)
     assert len(told) >= len(tokenizer.decode(read[start:]).rstrip("\ufffd"))
 

@@ -460,7 +460,7 @@ def test_a_predictor_that_looks_ahead_fails_the_contract():
             lambda: predictor("mesa").step(torch.ones(2, D).double(), predictor("mesa").init_state(3)),
             r"state must be of batch \(2,\), but is \(3,\): begin with init_state",
         ),
-        (lambda: SequencePredictorConfig(WIDE, D, ()), "channels must be a tuple of names"),
+        (lambda: SequencePredictorConfig(WIDE, D, ()), "channels must have 1 or more entries"),
         (
             lambda: SequencePredictorConfig(WIDE, D, ("blank", "now")),
             "transformer must have width 6, 3 per channel, but is 12",
@@ -472,7 +472,7 @@ def test_a_predictor_that_looks_ahead_fails_the_contract():
         ),
     ],
 )
-def test_wrong_configurations_are_refused_in_a_sentence(call, message):
+def test_wrong_configurations_are_refused_in_a_sentence(call, message, unchecked):
     with pytest.raises(ArgumentError, match=message):
         call()
 

@@ -30,7 +30,7 @@ HEADS = [
     {"convolution": 3, "forget": True, "beta": True, "output_norm": True, "output_gate": True},
     {"positions": 4, "window": 3, "dpfp": 1, "forget": True},
     {"ridge_per_dimension": True, "ridge_kind": "constant", "normalise": True, "convolution": 2, "positions": 4},
-    {"n_kv_heads": 1, "convolution": 2, "convolve_values": True, "forget": True, "beta": True, "output_gate": True},
+    {"n_kv_heads": 1, "convolution": 2, "forget": True, "beta": True, "output_gate": True},
     {"key_shift": True, "rotary": True, "key_size": 4, "dpfp": 1, "n_kv_heads": 1},
 ]
 SEQUENCE = LinearDynamics(d=3, length=11).sample(4, stream(0, "states")).double()

@@ -27,7 +27,7 @@ from mesascope.runs import find_runs, open_run
 from mesascope.studies import Lab, changed_settings, ledger_rows, new_run, resume_run, run_study
 from mesascope.studies.identifying import calibration, language_models
 from mesascope.studies.mesa.dynamics import Sequences
-from mesascope.studies.mutating import own_bugs
+from mesascope.studies.mutating import GENERAL
 from mesascope.training import Training
 
 STUDIES = registered("study")
@@ -153,6 +153,12 @@ def test_studies_state_claims_and_presets():
         for settings in study.presets.values():
             assert from_record(to_record(settings), type(settings)) == settings
             assert settings.seeds >= 2
+
+
+def own_bugs(study):
+    """Bugs that a study declares, without the general ones."""
+    general = {mutation.bug for mutation in GENERAL}
+    return [mutation.bug for mutation in study.mutations if mutation.bug not in general]
 
 
 def test_studies_declare_five_bugs_of_their_own_and_each_target_exists():

@@ -14,7 +14,7 @@ The most used names are listed here; ``help(mesascope.compare)`` describes one:
     InContextRegressor, Transformer, and their configs InContextRegressorConfig, TransformerConfig
     SequencePredictor, CausalTransformer, and their configs SequencePredictorConfig, CausalTransformerConfig,
     AttentionConfig
-    open_run, newest_run                results of a study's run, read from disk
+    open_run                            results of a study's run, read from disk
     Sweep                               a study or function over settings and seeds, on many workers
     Measurement                         a number with its standard error
 

@@ -33,7 +33,7 @@ from .nets import (
     Transformer as Transformer,
     TransformerConfig as TransformerConfig,
 )
-from .runs import newest_run as newest_run, open_run as open_run
+from .runs import open_run as open_run
 from .sweeps import Sweep as Sweep
 from .tasks import (
     Context as Context,

@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["append", "replacing", "sync", "write_aside"]
+__all__ = ["append", "naming", "replacing", "sync", "write_aside"]
 
 
 def write_aside(path: Path, content: bytes) -> None:
@@ -44,13 +44,19 @@ def append(path: Path, content: bytes) -> None:
 
 
 def _flushed(path: Path, mode: str, content: bytes) -> None:
+    with naming(path), open(path, mode) as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+@contextlib.contextmanager
+def naming(path: str | Path) -> Iterator[None]:
+    """Add the path to an OSError that has none, such as that of a full disk."""
     try:
-        with open(path, mode) as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
+        yield
     except OSError as error:
-        error.filename = error.filename or str(path)  # the error of a full disk does not name the file
+        error.filename = error.filename or str(path)
         raise
 
 

@@ -24,7 +24,7 @@ from mesascope.errors import ArgumentError, ArgumentTypeError, plain, require_ch
 from mesascope.modes import guarded
 from mesascope.validate import validated
 
-__all__ = ["Registered", "facts", "from_record", "register", "registered", "to_record", "updated"]
+__all__ = ["Registered", "facts", "flat", "from_record", "register", "registered", "to_record", "updated"]
 
 _T = TypeVar("_T")
 
@@ -134,6 +134,19 @@ def to_record(config: Any) -> Any:
         f"a config must be made of dataclasses, numbers, strings, lists and mappings, but holds {shown(config)} "
         f"({type(config).__name__}): store what it is built from."
     )
+
+
+def flat(record: Mapping[str, Any], group: str = "") -> dict[str, Any]:
+    """Values of a record by dotted name; those of nested records come last.
+
+    >>> flat({"training": {"steps": 10}, "seeds": 2})
+    {'seeds': 2, 'training.steps': 10}
+    """
+    inner = {key: value for key, value in record.items() if isinstance(value, Mapping)}
+    found = {f"{group}{key}": value for key, value in record.items() if key not in inner}
+    for key, value in inner.items():
+        found |= flat(value, f"{group}{key}.")
+    return found
 
 
 def from_record(record: Any, expected: Any = None) -> Any:

@@ -211,7 +211,6 @@ GRIDS = {
         tune_spectral(gd, family=@)
         train(config.build, family=@, training=plan)
         one_step_optimum(family=@)
-        one_step_preconditioner(family=@)
         gram_spectra(family=@, contexts=3, generator=g)
         spectral_mse(torch.ones(3, 2), gd, family=@)
         """,
@@ -438,7 +437,6 @@ tune_spectral(GradientDescent(1, 1.0, w0=[[1.0, 2.0]]), pairs) | learner must st
 tune_spectral(gd, LinearRegression(x='mixture')) | family.x must be one of
 one_step_optimum(LinearRegression(x='exponential')) | family.x must be one of
 one_step_optimum(LinearRegression(d_in=1, covariance=[2.0])) | family.covariance must be None for a closed form
-one_step_preconditioner(pairs) | family.x must be 'normal' for the closed form
 spectral_mse(None, gd, pairs) | spectra must be of type Tensor
 sweep({'a': gd}, pairs, {'nois': [0.1]}) | did you mean 'noise'?
 sweep({'a': gd}, pairs, {'noise': []}) | noise must have a non-empty list of values, but has []

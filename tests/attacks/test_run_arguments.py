@@ -13,7 +13,7 @@ from tiny_study import STUDY, Settings
 
 from mesascope.errors import MesascopeError
 from mesascope.evidence import Arrays
-from mesascope.runs import Run, find_runs, newest_run, open_run
+from mesascope.runs import Run, find_runs, open_run
 from mesascope.streams import stream
 from mesascope.studies import new_run, resume_run, run_study
 
@@ -21,7 +21,7 @@ ROW = {"training": "a", "step": 0, "seed": 0}
 CONFIG = {"settings": {}, "seed": 0}
 NAMES = {
     "math": math, "np": np, "STUDY": STUDY, "Settings": Settings, "Arrays": Arrays, "Run": Run, "find_runs": find_runs,
-    "newest_run": newest_run, "open_run": open_run, "stream": stream, "new_run": new_run, "resume_run": resume_run,
+    "open_run": open_run, "stream": stream, "new_run": new_run, "resume_run": resume_run,
     "ROW": ROW, "CONFIG": CONFIG,
 }  # fmt: skip
 
@@ -51,11 +51,6 @@ CALLS = {
     "find_runs([f])": "a folder of runs must be a folder, but",
     "find_runs(f)": "a folder of runs must be a folder, but",
     "find_runs([b'.'])": "a folder of runs must be a path",
-    "newest_run('tiny', n)": "a folder of runs must exist",
-    "newest_run('tiny', None)": "a folder of runs must be a path, but is None",
-    "newest_run('one-step', r)": "{r} must hold a run of one-step, but holds none",
-    "newest_run('tiny', r, 'paper')": "{r} must hold a run of tiny (paper), but holds none",
-    "newest_run(None, r)": "{r} must hold a run of None, but holds none",
     "Run.create(None, 'study', CONFIG)": "the folder of a run must be a path",
     "Run.create(n, 'studdy', CONFIG)": "kind must be one of",
     "Run.create(n, None, CONFIG)": "kind must be one of",

@@ -22,7 +22,7 @@ from mesascope.cli.run import RunStudy, one_of, run_command
 from mesascope.cli.sweep import RunSweep, flags_beside_resume
 from mesascope.cli.verify import Verify
 from mesascope.errors import ArgumentError, MesascopeError
-from mesascope.records import registered
+from mesascope.records import flat, registered
 
 # Tyro's message for a value that is no number.
 _NO_NUMBER = (
@@ -165,10 +165,6 @@ def _settings_flags(arguments: Sequence[str]) -> list[str]:
     return [*_flags(next(iter(study.presets.values())))] if study else []
 
 
-def _flags(settings: Any, group: str = "--") -> dict[str, Any]:
+def _flags(settings: Any) -> dict[str, Any]:
     """Values of settings by flag."""
-    found = {}
-    for field in dataclasses.fields(settings):
-        name, value = f"{group}{field.name.replace('_', '-')}", getattr(settings, field.name)
-        found |= _flags(value, f"{name}.") if dataclasses.is_dataclass(value) else {name: value}
-    return found
+    return {f"--{name.replace('_', '-')}": value for name, value in flat(dataclasses.asdict(settings)).items()}

@@ -23,13 +23,10 @@ from mesascope.evidence.numbers import unmasked
 
 Results = Mapping[str, Any]
 
-# Default words for groups of learners; arguments of `stage` override them.
-_GROUPS = {
+# Default words for groups of learners and for quantities; arguments of `stage` override them.
+_WORDS = {
     "gd": "gradient descent", "gd++": "GD++", "middle": "the midpoint", "own": "GD++ with the network's step sizes",
-    "other": "the other end",
-}  # fmt: skip
-_QUANTITIES = {
-    "mse": "loss", "median": "median loss", "cosine": "cosine of sensitivities",
+    "other": "the other end", "mse": "loss", "median": "median loss", "cosine": "cosine of sensitivities",
     "prediction-difference": "|difference of predictions|", "sensitivity-difference": "|difference of sensitivities|",
 }  # fmt: skip
 
@@ -128,22 +125,22 @@ class StageReading:
         """Reading of an array or of a learner's quantity: ``["mse", "trained"]``, ``["cosine", "trained", "gd"]``."""
         quantity, *groups = key if isinstance(key, tuple) else (key,)
         of = " and ".join(map(self._named, groups))
-        words = self._quantity(quantity) + (f" of {of}" if of else "") + self.words
+        words = self._named(quantity) + (f" of {of}" if of else "") + self.words
         return Reading(words, lambda results: self(results)[key])
 
     def ratio(self, above: str, below: str, quantity: str = "mse") -> Reading:
         """Ratio of a quantity between two groups."""
-        words = f"{self._quantity(quantity)} of {self._named(above)} / of {self._named(below)}{self.words}"
+        words = f"{self._named(quantity)} of {self._named(above)} / of {self._named(below)}{self.words}"
         return Reading(words, lambda results: self(results).ratio(above, below, quantity), True)
 
     def difference(self, one: str, other: str, quantity: str = "mse") -> Reading:
         """Difference of a quantity between two groups."""
-        words = f"{self._quantity(quantity)} of {self._named(one)} - of {self._named(other)}{self.words}"
+        words = f"{self._named(quantity)} of {self._named(one)} - of {self._named(other)}{self.words}"
         return Reading(words, lambda results: self(results).difference(one, other, quantity), True)
 
     def case(self, name: str) -> Reading:
         """Reading of a variable that distinguishes the cases, such as the scales of a sweep."""
-        return Reading(self._quantity(name), lambda results: self(results).cases[name])
+        return Reading(self._named(name), lambda results: self(results).cases[name])
 
     def where(self, choose: Callable[[Any], Any], words: str) -> StageReading:
         """Select the cases for which ``choose(cases)`` is true, such as ``lambda cases: cases["x_scale"] < 1``."""
@@ -153,11 +150,8 @@ class StageReading:
         """Reading of any function of the stage, described by ``words``."""
         return Reading(words + self.words, lambda results: function(self(results)))
 
-    def _named(self, group: str) -> str:
-        return self.groups.get(group, _GROUPS.get(group, group))
-
-    def _quantity(self, name: str) -> str:
-        return self.groups.get(name, _QUANTITIES.get(name, name))
+    def _named(self, name: str) -> str:
+        return self.groups.get(name, _WORDS.get(name, name))
 
 
 def stage(name: str, **groups: str) -> StageReading:

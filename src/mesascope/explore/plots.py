@@ -27,10 +27,6 @@ WIDTH = 2.58
 SIGNS = {True: COLOURS["trained"], False: COLOURS["gd"]}
 
 
-def style() -> str:
-    return asset("widgets.css")
-
-
 def plot(title: str, x: str, y: str, height: int = 360, tools: str = "", **options: Any) -> Any:
     """A plain figure that fills the width of its container; screen readers read its title."""
     found = figure(
@@ -87,7 +83,7 @@ def shown(number: float) -> float:
 
 def helped(widget: Widget, text: str) -> Column:
     """A control with one sentence of help below it."""
-    widget.stylesheets = [style()]
+    widget.stylesheets = [asset("widgets.css")]
     widget.sizing_mode = "stretch_width"
     return column(widget, words(text, "help"), sizing_mode="stretch_width", spacing=0)
 
@@ -99,8 +95,8 @@ def slider(title: str, low: float, high: float, value: float, step: float, **opt
 def words(text: str, kind: str = "", *, html: bool = False, **options: Any) -> Div:
     """A text of CSS class ``kind``, escaped unless it is HTML."""
     inner = text if html else escape(text)
-    classes = [kind] if kind else []
-    return Div(text=inner, stylesheets=[style()], css_classes=classes, sizing_mode="stretch_width", **options)
+    look: dict[str, Any] = {"stylesheets": [asset("widgets.css")], "css_classes": [kind] if kind else []}
+    return Div(text=inner, sizing_mode="stretch_width", **look, **options)
 
 
 def sentence(error: Exception, rule: str = _ANSWERS, remedy: str = "correct it") -> str:

@@ -17,6 +17,7 @@ from mesascope.shapes import Float, Int, Tensor
 from mesascope.streams import stream
 from mesascope.training.modes import evaluating
 
+_SEQUENCES = 16  # random sequences of `head_scores`
 _PLACES = 4  # evenly spaced positions in a window at which condition numbers are measured
 
 
@@ -82,8 +83,8 @@ class Inspection(Tabular):
 
 @guarded
 @torch.no_grad()
-def head_scores(model: LanguageModel, tokens: int | None = None, *, sequences: int = 16, seed: int = 0) -> HeadScores:
-    """Measure copying and induction of heads on sequences of ``tokens`` random tokens, each repeated once.
+def head_scores(model: LanguageModel, tokens: int | None = None, *, seed: int = 0) -> HeadScores:
+    """Measure copying and induction of heads on 16 sequences of ``tokens`` random tokens, each repeated once.
 
     Attention means the weights of the values in a head's output. Some layer types have negative weights, so scores use
     absolute values.
@@ -96,8 +97,7 @@ def head_scores(model: LanguageModel, tokens: int | None = None, *, sequences: i
     require_instance("model", model, LanguageModel)
     half = min(model.config.context // 2, 64) if tokens is None else tokens
     require_count("tokens", half, least=2)
-    sequences = require_count("sequences", sequences)
-    once = torch.randint(model.config.vocabulary, (sequences, half), generator=stream(seed, "inspect"))
+    once = torch.randint(model.config.vocabulary, (_SEQUENCES, half), generator=stream(seed, "inspect"))
     names = "layers.*.attention.pattern"
     with evaluating(model):
         _, patterns = model.run_with_cache(once.repeat(1, 2).to(model.embedding.weight.device), last=1, names=names)

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
-from mesascope.errors import ArgumentTypeError, NumericalError, refuse, require_count, require_instance
+from mesascope.errors import ArgumentError, ArgumentTypeError, NumericalError, refuse, require_count, require_instance
 from mesascope.language.shards import TOKENIZER
 from mesascope.language.tokenizing import load_tokenizer, tokenizer_checksum
 from mesascope.language.windows import TextWindows
@@ -25,6 +25,7 @@ from mesascope.training import Ensemble
 from mesascope.training.modes import evaluating
 
 _EARLY, _LATE, _OF = 50, 500, 1024  # positions that the score compares, and the context length (Olsson et al. 2022)
+_AT_ONCE = 8  # batch size of evaluations, in windows
 SIGN = "loss late in a window minus loss early in it, in nats: below 0 if the model predicts better with more context"
 
 
@@ -34,25 +35,25 @@ def next_token_loss(model: Ensemble | nn.Module, windows: Int[Tensor, "*batch t"
     return losses.flatten(1).mean(1) if isinstance(model, Ensemble) else losses.mean()
 
 
-def token_losses(model: nn.Module, windows: Int[Tensor, "n t"], at_once: int = 8) -> Float[Tensor, "n predicted"]:
+def token_losses(model: nn.Module, windows: Int[Tensor, "n t"]) -> Float[Tensor, "n predicted"]:
     """Cross-entropy in nats of each token after the first, ``(n, t - 1)``, without gradients.
 
     Args:
         windows: independent windows of tokens.
-        at_once: batch size.
 
     Raises:
-        ArgumentError: ``at_once`` windows do not fit into memory.
+        ArgumentError: eight windows at once do not fit into memory.
     """
-    at_once = require_count("at_once", at_once)
     try:
         with torch.no_grad():
-            return torch.cat([losses_of(model, part) for part in windows.split(at_once)])
+            return torch.cat([losses_of(model, part) for part in windows.split(_AT_ONCE)])
     except RuntimeError as error:
         if not out_of_memory(error):
             raise
-        remedy = "use a smaller model" if at_once == 1 else "halve it"
-        refuse("at_once", "be a number of windows that fits into memory", at_once, remedy)
+        raise ArgumentError(
+            f"windows must fit into memory {_AT_ONCE} at a time, but do not with {windows.shape[-1]} tokens each: draw "
+            "shorter ones, or use a smaller model."
+        ) from error
 
 
 def in_context_score(losses: Float[Tensor, "n predicted"]) -> Measurement:

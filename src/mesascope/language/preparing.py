@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -22,6 +21,7 @@ from mesascope.language.shards import INDEX, SPLITS, TOKENIZER, Corpus, Index, S
 from mesascope.language.tokenizing import Encoded, encoded
 from mesascope.progress import tracked
 from mesascope.runs.files import as_path, write_aside
+from mesascope.runs.results import record_hash
 
 PROGRESS = "progress.json"
 _AT_ONCE = 1 << 21  # characters per tokenizer call, which uses all cores
@@ -230,7 +230,7 @@ class PreparationCheckpoint:
     @classmethod
     def of(cls, folder: Path, files: Sequence[Path], settings: Any) -> PreparationCheckpoint:
         """Open the folder's checkpoint, or make a new one; raise if it belongs to other files or settings."""
-        made_from = _checksum([settings, [str(file.resolve()) for file in files]])
+        made_from = record_hash([settings, [str(file.resolve()) for file in files]])
         if not ((folder / PROGRESS).exists() and (folder / TOKENIZER).exists()):
             return cls(folder, files, Kept(1, made_from))
         kept = None
@@ -287,10 +287,6 @@ class PreparationCheckpoint:
             raise
 
 
-def _checksum(described: Any) -> str:
-    return hashlib.sha256(json.dumps(described).encode()).hexdigest()
-
-
 def _state(files: Sequence[Path], last: int) -> str:
     """Checksum of the sizes and modification times of the files up to ``last``."""
-    return _checksum([(state.st_size, state.st_mtime_ns) for state in (file.stat() for file in files[: last + 1])])
+    return record_hash([(state.st_size, state.st_mtime_ns) for state in (file.stat() for file in files[: last + 1])])

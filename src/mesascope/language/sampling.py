@@ -20,6 +20,7 @@ from mesascope.streams import stream
 from mesascope.training.modes import evaluating
 
 _DRAWN = 200  # default number of tokens to sample
+_CHUNK = 256  # prompt tokens per forward pass
 
 
 def load_language_model(folder: str | Path, device: str = "cpu") -> tuple[LanguageModel, Any]:
@@ -50,7 +51,7 @@ def load_language_model(folder: str | Path, device: str = "cpu") -> tuple[Langua
 
 def generate(
     model: LanguageModel, tokenizer: Any, prompt: str = "", *, tokens: int | None = None, temperature: float = 1.0,
-    top_p: float = 1.0, seed: int = 0, chunk: int = 256,
+    top_p: float = 1.0, seed: int = 0,
 ) -> Iterator[str]:  # fmt: skip
     """Yield a continuation of a prompt, piece by piece, up to ``tokens`` tokens or the end of the document.
 
@@ -59,7 +60,6 @@ def generate(
         tokens: maximum number of tokens; if None, 200, or fewer (with a message) if the model has fewer positions left.
         temperature: sampling temperature; 0 takes the likeliest token each time.
         top_p: sample only from the likeliest tokens that together have this probability (nucleus sampling).
-        chunk: prompt tokens per forward pass.
 
     Raises:
         ArgumentError: prompt and continuation need more positions than the model has learned.
@@ -69,7 +69,6 @@ def generate(
     require_instance("prompt", prompt, str)
     if not is_utf8(prompt):
         refuse("prompt", "be text", prompt, "leave out bytes that are not UTF-8")
-    require_count("chunk", chunk)
     count = _DRAWN if tokens is None else require_count("tokens", tokens)
     temperature = require_number("temperature", temperature, least=0)
     top_p = require_number("top_p", top_p, above=0, most=1)
@@ -85,7 +84,7 @@ def generate(
         if tokens is not None:
             refuse("tokens", f"be at most {most}, as {why}", tokens, f"pass {most} or fewer")
         print(f"tokens: {most}, as {why}", file=sys.stderr)
-    return _drawn(model, tokenizer, read, min(count, most), temperature, top_p, seed, chunk)
+    return _drawn(model, tokenizer, read, min(count, most), temperature, top_p, seed)
 
 
 def next_tokens(
@@ -105,9 +104,8 @@ def next_tokens(
 
 @torch.no_grad()
 def _drawn(
-    model: LanguageModel, tokenizer: Any, read: list[int], tokens: int, temperature: float, top_p: float, seed: int,
-    chunk: int,
-) -> Iterator[str]:  # fmt: skip
+    model: LanguageModel, tokenizer: Any, read: list[int], tokens: int, temperature: float, top_p: float, seed: int
+) -> Iterator[str]:
     device = model.embedding.weight.device
     generator, end = stream(seed, "text", device=device), read[0]
     decoders = require_package("tokenizers.decoders", "the package language", "language")
@@ -116,7 +114,7 @@ def _drawn(
         text.step(tokenizer, token)  # earlier text determines the space before a word
     with evaluating(model):
         state, logits = model.init_state(1), None
-        for part in torch.tensor(read, device=device).split(chunk):
+        for part in torch.tensor(read, device=device).split(_CHUNK):
             logits, state = model.advance(part[None], state, last=1)
         assert logits is not None
         logits = logits[:, -1]

@@ -6,7 +6,6 @@ import contextlib
 import functools
 import hashlib
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Literal
 
@@ -14,7 +13,7 @@ import msgspec
 import numpy as np
 
 from mesascope.errors import ArgumentError, refuse, require_choice
-from mesascope.files import replacing
+from mesascope.files import naming, replacing
 from mesascope.progress import tracked
 from mesascope.runs.files import as_path
 
@@ -67,7 +66,7 @@ class ShardWriter:
             file, shard = self._open()
             part, tokens = np.split(tokens, [self.size - shard.tokens])
             data = part.astype(self.dtype).tobytes()
-            with _named(file):
+            with naming(file.name):
                 file.write(data)
             shard.tokens += len(part)
             if shard.tokens == self.size:
@@ -83,7 +82,7 @@ class ShardWriter:
     def keep(self) -> Split:
         """Flush all tokens to disk, and return the record for `go_on`."""
         if self._file is not None:
-            with _named(self._file):
+            with naming(self._file.name):
                 self._file.flush()
                 os.fsync(self._file.fileno())
         return self.record()
@@ -280,16 +279,6 @@ def _checked(folder: Path) -> dict[str, tuple[int, int, str]]:
 def _known_digest(path: Path, changed: int) -> str:
     """SHA-256 of a file, cached by its modification time."""
     return _digest(path)
-
-
-@contextlib.contextmanager
-def _named(file: IO[bytes]) -> Iterator[None]:
-    """Add the file's name to an OSError, as errors of a full disk lack it."""
-    try:
-        yield
-    except OSError as error:
-        error.filename = error.filename or file.name
-        raise
 
 
 def _damaged(path: Path, rule: str, found: str, first: str = "") -> ArgumentError:

@@ -38,10 +38,8 @@ from .sequences import (
 from .sparse import ElasticNet as ElasticNet, Lasso as Lasso
 from .spectra import (
     Optimum as Optimum,
-    Preconditioner as Preconditioner,
     gram_spectra as gram_spectra,
     one_step_optimum as one_step_optimum,
-    one_step_preconditioner as one_step_preconditioner,
     spectral_mse as spectral_mse,
 )
 from .transformed import (

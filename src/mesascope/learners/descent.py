@@ -115,8 +115,7 @@ class GradientDescent(GradientDescentPlusPlus):
 class PreconditionedGradientDescent(Algorithm):
     """``steps`` steps W <- W + (1/n) sum_i (y_i - W x_i) x_i^T M from W = 0, with one matrix M for all tasks.
 
-    With M = eta I this is gradient descent. One linear self-attention layer can implement one step, but not two;
-    `one_step_preconditioner` gives the best M for Gaussian inputs.
+    With M = eta I this is gradient descent. One linear self-attention layer can implement one step, but not two.
 
     Args:
         matrix: M ``(dx, dx)``, a parameter in float64.

@@ -48,38 +48,6 @@ def one_step_optimum(family: LinearRegression) -> Optimum:
     return Optimum(eta, teacher * variance * d * (1 - eta * variance))
 
 
-class Preconditioner(NamedTuple):
-    """Optimal matrix of one preconditioned gradient step from zero, and its mean squared error."""
-
-    matrix: Float[Tensor, "d d"]
-    mse: float
-
-
-def one_step_preconditioner(family: LinearRegression) -> Preconditioner:
-    """Closed-form optimum of one preconditioned gradient step from zero, for normal inputs of any covariance.
-
-    With S the covariance, teachers of variance w^2 and label noise sigma^2,
-
-        M* = ((1 + 1/N) S + (tr S / N + sigma^2 / (N w^2)) I)^-1,    mse* = w^2 (tr S - tr(S M* S)).
-
-    Without noise, no linear self-attention layer has a lower error, for any weights and number of heads.
-
-    >>> optimum = one_step_preconditioner(LinearRegression(x="normal", covariance=[1.0] * 10))
-    >>> f"{optimum.matrix[0, 0]:.6f} {one_step_optimum(LinearRegression(x='normal')).eta:.6f}"
-    '0.476190 0.476190'
-    """
-    require_instance("family", family, LinearRegression)
-    if family.x != "normal":
-        refuse("family.x", "be 'normal' for the closed form", family.x, "use `tune`")
-    _require_fresh(family)
-    covariance, n = family.covariance_matrix, family.n_context
-    identity = torch.eye(family.d_in, dtype=torch.float64)
-    shrinkage = (covariance.trace() + family.noise**2 / family.w_scale**2) / n
-    matrix = torch.linalg.inv((1 + 1 / n) * covariance + shrinkage * identity)
-    mse = family.w_scale**2 * (covariance.trace() - (covariance @ matrix @ covariance).trace())
-    return Preconditioner(matrix, float(mse))
-
-
 def gram_spectra(family: LinearRegression, contexts: int, generator: torch.Generator) -> Float[Tensor, "contexts d"]:
     """Eigenvalues of X^T X / N over fresh contexts, ascending, in float64."""
     require_instance("family", family, LinearRegression)
@@ -130,16 +98,12 @@ def has_spectral_loss(family: object) -> TypeGuard[LinearRegression]:
     )
 
 
-def _require_fresh(family: LinearRegression) -> None:
-    if family.pool is not None:
-        refuse("family.pool", "be None for a closed form, which averages over all teachers", family.pool, "use `tune`")
-
-
 def _centred_moments(family: LinearRegression) -> tuple[float, float]:
     """Variance and kurtosis of one input coordinate."""
     require_instance("family", family, LinearRegression)
     require_choice("family.x", family.x, _MOMENTS)
-    _require_fresh(family)
+    if family.pool is not None:
+        refuse("family.pool", "be None for a closed form, which averages over all teachers", family.pool, "use `tune`")
     if family.covariance is not None:
         refuse("family.covariance", "be None for a closed form", family.covariance, "use `tune`")
     variance, kurtosis = _MOMENTS[family.x]

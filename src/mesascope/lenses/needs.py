@@ -45,7 +45,7 @@ class HasProducts(Protocol):
 
 @runtime_checkable
 class HasChannels(Protocol):
-    """A linear-attention predictor on tokens of `nets.predictor.CHANNELS`; only W_KQ and W_PV change its output."""
+    """A linear-attention predictor on tokens of `nets.predictor.Channel`; only W_KQ and W_PV change its output."""
 
     @property
     def config(self) -> Any: ...

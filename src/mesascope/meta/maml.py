@@ -349,8 +349,6 @@ class SparseMAML(MAML):
     Source: von Oswald (2024), section 4.2; von Oswald et al. (2021).
     """
 
-    modulation = MODULATIONS["binary"]
-
     def __init__(self, inner_lr: float, steps: int, *, closed: float = 0.5, **options: Any) -> None:
         super().__init__(inner_lr, steps, **options)
         self.modulation = binary(require_number("closed", closed, least=0, most=1))

@@ -28,7 +28,6 @@ class AttentionConfig:
         dpfp: nu of `mesascope.ops.dpfp`, which maps keys and queries to 2 nu key_size features; 0 for no DPFP.
         convolution: kernel size of a causal depthwise convolution of keys and queries over time, followed by SiLU; 0
             for no convolution.
-        convolve_values: also convolve values.
         key_shift: compute each key from the previous token (the first key is zero). A layer can then copy the token
             that followed a similar one.
         rotary: rotate pairs of entries of keys and queries by angles that grow with time, so that scores depend on the
@@ -56,7 +55,7 @@ class AttentionConfig:
     Source: von Oswald (2024), sections 3.4, 3.5.3 and 3.7.1; MesaNet (von Oswald et al. 2025); RoPE: Su et al. (2021).
     """
 
-    retired: ClassVar[tuple[str, ...]] = ("check",)
+    retired: ClassVar[tuple[str, ...]] = ("check", "convolve_values")
     """Ignored fields in records of earlier versions; `mesascope.ops.without_reading_values` replaces ``check``."""
 
     width: Count
@@ -67,7 +66,6 @@ class AttentionConfig:
     normalise: bool | None = None
     dpfp: Whole = 0
     convolution: Whole = 0
-    convolve_values: bool = False
     key_shift: bool = False
     rotary: bool = False
     positions: Whole = 0

@@ -66,8 +66,7 @@ class CausalAttention(CausalNet, ABC):
         self.normalise = self.normalises if config.normalise is None else config.normalise
         self.convolution = None
         if config.convolution:
-            convolved = [self.q_proj, self.k_proj, self.v_proj][: 3 if config.convolve_values else 2]
-            channels = sum(part.out_features for part in convolved)
+            channels = self.q_proj.out_features + self.k_proj.out_features
             self.convolution = initial_weights((channels, config.convolution), 1 / config.convolution, generator)
         idle, horizons = torch.zeros(config.kv_heads, width), torch.logspace(1, 3, config.kv_heads)
         self.forget_proj = linear(idle, (horizons - 1).log()) if config.forget else None
@@ -235,14 +234,15 @@ class CausalAttention(CausalNet, ABC):
         return [q, row[..., :-1, :], v], recent
 
     def _convolved(self, made: list[Tensor], recent: Tensor | None) -> tuple[list[Tensor], Tensor | None]:
-        """Queries, keys and values after the convolution (if any), and its last inputs."""
+        """Queries and keys after the convolution (if any), and values; and its last inputs."""
         if self.convolution is None:
             return made, recent
-        count, taps, t = 3 if self.config.convolve_values else 2, self.convolution.shape[-1], made[0].shape[-2]
-        row, recent = _continued(torch.cat(made[:count], -1), recent, taps - 1, self._like.dtype)
+        q, k, v = made
+        taps, t = self.convolution.shape[-1], q.shape[-2]
+        row, recent = _continued(torch.cat([q, k], -1), recent, taps - 1, self._like.dtype)
         lagged = (self.convolution[:, lag] * row[..., taps - 1 - lag :, :][..., :t, :] for lag in range(taps))
         convolved = functional.silu(functools.reduce(torch.add, lagged))
-        return [*convolved.split([part.shape[-1] for part in made[:count]], -1), *made[count:]], recent
+        return [*convolved.split([q.shape[-1], k.shape[-1]], -1), v], recent
 
     def _shared(self, q: Tensor, *own: Any) -> list[Any]:
         """Keys, values, gates and a memory, repeated for all query heads of a group."""

@@ -147,10 +147,6 @@ class TokenMLP(nn.Module):
         check_tokens("tokens", tokens, weight.shape[-1], weight, "the MLP's width")
         return self.down_proj(functional.gelu(self.up_proj(tokens)))
 
-    def extra_repr(self) -> str:
-        hidden, width = self.up_proj.weight.shape
-        return f"width={width}, hidden={hidden}, bias={self.up_proj.bias is not None}"
-
 
 class Layer(nn.Module):
     """Attention and optionally an MLP, each with an optional LayerNorm before it and a residual connection.

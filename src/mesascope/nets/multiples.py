@@ -7,16 +7,16 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from mesascope.errors import refuse, require_choice, require_instance
+from mesascope.errors import refuse, require_instance
 from mesascope.nets.checks import check_like
 from mesascope.nets.layers import Products, initial_weights
-from mesascope.nets.predictor import CHANNELS
+from mesascope.nets.predictor import Channel
 from mesascope.nets.pretrained import Pretrained
 from mesascope.ops import causal_linear_attention
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import check_sequence
-from mesascope.validate import Count, Positive
+from mesascope.validate import Count, NonEmpty, Positive
 
 
 @register("net", "block-multiples", of="predictor")
@@ -26,7 +26,7 @@ class BlockMultiplesConfig:
 
     Args:
         d: width of an element.
-        channels: names in `CHANNELS`; the first is ``"blank"``, and the prediction is minus this channel.
+        channels: names in `Channel`; the first is ``"blank"``, and the prediction is minus this channel.
         n_layers: number of layers.
         n_heads: number of heads in each layer.
         token_clip: clip every entry of every token to [-token_clip, token_clip] after each layer.
@@ -34,18 +34,15 @@ class BlockMultiplesConfig:
     """
 
     d: Count
-    channels: tuple[str, ...]
+    channels: NonEmpty[Channel]
     n_layers: Count = 1
     n_heads: Count = 1
     token_clip: Positive | None = None
     init_scale: Positive = 1e-4
 
     def __post_init__(self) -> None:
-        if isinstance(self.channels, str) or not self.channels or self.channels[0] != "blank":
+        if self.channels[0] != "blank":
             refuse("channels", "be a tuple that begins with 'blank'", self.channels, "pass ('blank', 'now', 'before')")
-        object.__setattr__(self, "channels", tuple(self.channels))
-        for channel in self.channels:
-            require_choice("channels", channel, CHANNELS)
 
     def build(self, generator: torch.Generator | None = None) -> BlockMultiples:
         return BlockMultiples(self, generator)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
-from mesascope.errors import ArgumentError, refuse, require_choice, require_instance
+from mesascope.errors import ArgumentError, refuse, require_instance
 from mesascope.nets.attention_config import AttentionConfig
 from mesascope.nets.causal import CausalNet, given, zero_padding
 from mesascope.nets.causal_transformer import CausalTransformer, CausalTransformerConfig
@@ -21,10 +21,10 @@ from mesascope.nets.states import PredictorState
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import check_sequence
-from mesascope.validate import Count
+from mesascope.validate import Count, NonEmpty
 
 # Contents of a token's channels: -W_0 s_t (minus the prediction after the last layer), s_t, or s_{t-1}.
-CHANNELS = ("blank", "now", "before")
+Channel = Literal["blank", "now", "before"]
 # Fields of heads that do not change the function of linear attention, given its products.
 _FREE = {"width", "n_heads", "n_kv_heads", "key_size", "value_size", "init_scale"}
 _FREE |= {"ridge", "ridge_floor", "ridge_per_dimension", "ridge_kind"}
@@ -38,21 +38,16 @@ class SequencePredictorConfig:
     Args:
         transformer: config of the transformer; its width is ``len(channels) * d``, or any width for raw tokens.
         d: width of an element.
-        channels: names in `CHANNELS`; raw tokens if None.
+        channels: names in `Channel`; raw tokens if None.
     """
 
     transformer: CausalTransformerConfig
     d: Count
-    channels: tuple[str, ...] | None = None
+    channels: NonEmpty[Channel] | None = None
 
     def __post_init__(self) -> None:
         if self.channels is None:
             return
-        if isinstance(self.channels, str) or not self.channels:
-            refuse("channels", "be a tuple of names", self.channels, "pass ('blank', 'now', 'before'), say")
-        object.__setattr__(self, "channels", tuple(self.channels))
-        for channel in self.channels:
-            require_choice("channels", channel, CHANNELS)
         width, needed = self.transformer.width, len(self.channels) * self.d
         if width != needed:
             refuse("transformer", f"have width {needed}, {self.d} per channel", width, "set AttentionConfig.width")

@@ -1,4 +1,4 @@
-"""Attention operations as pure functions; each fast form has a slow reference implementation."""
+"""Attention operations as pure functions."""
 
 import lazy_loader
 

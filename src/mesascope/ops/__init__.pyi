@@ -1,18 +1,14 @@
 from .attention import (
     SoftmaxState as SoftmaxState,
     causal_softmax_attention as causal_softmax_attention,
-    causal_softmax_attention_reference as causal_softmax_attention_reference,
     linear_attention as linear_attention,
-    linear_attention_reference as linear_attention_reference,
     softmax_attention as softmax_attention,
-    softmax_attention_reference as softmax_attention_reference,
 )
 from .fast_weights import (
     DeltaState as DeltaState,
     LinearState as LinearState,
     causal_linear_attention as causal_linear_attention,
     delta_attention as delta_attention,
-    fast_weights_reference as fast_weights_reference,
 )
 from .features import dpfp as dpfp, rotated as rotated, sinusoidal as sinusoidal
 from .mesa.api import (

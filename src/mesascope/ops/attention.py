@@ -38,18 +38,6 @@ def _require_pairs(q: Tensor, k: Tensor, v: Tensor) -> None:
         refuse("q, k and v", "be (m, dk), (n, dk) and (n, dv)", shapes, "give q the width of k, and v the rows of k")
 
 
-def linear_attention_reference(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """`linear_attention` by its definition, one pair of tokens at a time."""
-    rows = []
-    for j in range(q.shape[-2]):
-        row = v.new_zeros((*v.shape[:-2], v.shape[-1]))
-        for i in range(k.shape[-2]):
-            score = (k[..., i, :] * q[..., j, :]).sum(-1, keepdim=True)
-            row = row + score * v[..., i, :]
-        rows.append(row)
-    return torch.stack(rows, dim=-2) if rows else v.new_zeros((*v.shape[:-2], 0, v.shape[-1]))
-
-
 def softmax_attention(
     q: Float[Tensor, "*batch m dk"], k: Float[Tensor, "*batch n dk"], v: Float[Tensor, "*batch n dv"]
 ) -> Float[Tensor, "*batch m dv"]:
@@ -60,15 +48,6 @@ def softmax_attention(
     """
     _require_pairs(q, k, v)
     return torch.softmax((q @ k.mT) * k.shape[-1] ** -0.5, dim=-1) @ v
-
-
-def softmax_attention_reference(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """`softmax_attention` by its definition, one query at a time."""
-    rows = []
-    for j in range(q.shape[-2]):
-        weights = ((k * q[..., j : j + 1, :]).sum(-1) / k.shape[-1] ** 0.5).exp()
-        rows.append((weights.unsqueeze(-1) * v).sum(-2) / weights.sum(-1, keepdim=True))
-    return torch.stack(rows, dim=-2) if rows else v.new_zeros((*v.shape[:-2], 0, v.shape[-1]))
 
 
 class SoftmaxState(NamedTuple):
@@ -189,17 +168,3 @@ def _check_state(state: SoftmaxState, k: Tensor, v: Tensor) -> None:
             refuse(f"state.{name}", f"have shape {shape}", tuple(part.shape), "begin with a state of this batch")
         if part.device != k.device:
             refuse(f"state.{name}", f"be on k's device {str(k.device)!r}", str(part.device), "move it there")
-
-
-def causal_softmax_attention_reference(
-    q: Tensor, k: Tensor, v: Tensor, log_forget: Tensor, beta: Tensor, window: int | None = None
-) -> Tensor:
-    """`causal_softmax_attention` by its definition, one token at a time."""
-    rows = []
-    for t in range(q.shape[-2]):
-        seen = slice(0 if window is None else max(t - window + 1, 0), t + 1)
-        forgotten = log_forget[..., : t + 1].flip(-1).cumsum(-1).flip(-1) - log_forget[..., : t + 1]
-        weights = beta[..., seen] * forgotten[..., seen].exp()
-        weights = weights * ((k[..., seen, :] @ q[..., t, :, None]).squeeze(-1) / q.shape[-1] ** 0.5).exp()
-        rows.append((weights[..., None] * v[..., seen, :]).sum(-2) / weights.sum(-1, keepdim=True))
-    return torch.stack(rows, -2) if rows else v

@@ -96,19 +96,6 @@ def delta_attention(
     return _fast_weights(q, k, v, log_forget, beta, chunk, state, return_state, DeltaState)
 
 
-def fast_weights_reference(
-    q: Tensor, k: Tensor, v: Tensor, log_forget: Tensor, beta: Tensor, state: Tensor, *, delta: bool
-) -> tuple[Tensor, Tensor]:
-    """Outputs of either rule by its definition, one token at a time, and G after the last token."""
-    rows, G = [], state
-    for t in range(q.shape[-2]):
-        G = log_forget[..., t, None, None].exp() * G
-        written = v[..., t, :] - (G @ k[..., t, :, None]).squeeze(-1) if delta else v[..., t, :]
-        G = G + beta[..., t, None, None] * written[..., :, None] * k[..., t, None, :]
-        rows.append((G @ q[..., t, :, None]).squeeze(-1))
-    return (torch.stack(rows, -2) if rows else v), G
-
-
 def _fast_weights(
     q: Tensor, k: Tensor, v: Tensor, log_forget: Tensor | None, beta: Tensor | None, chunk: int, state: Any,
     return_state: bool, kind: type[LinearState] | type[DeltaState],

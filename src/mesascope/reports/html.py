@@ -12,6 +12,7 @@ from typing import Any
 
 from mesascope.evidence.tables import Table
 from mesascope.evidence.verdicts import measured_text
+from mesascope.records import flat
 from mesascope.reports.tables import counts_text, holding_text, over_text, reason_text
 from mesascope.runs import Run
 from mesascope.text import counted
@@ -114,7 +115,7 @@ def write_report(
         _settings(config["settings"]),
         "<h2>How it was made</h2>",
         f"<pre>{escape(config.get('command', ''))}</pre>",
-        _rows(_flat({name: value for name, value in config.items() if name not in _APART})),
+        _rows(flat({name: value for name, value in config.items() if name not in _APART}).items()),
         _made(run),
         _data(run),
     ])  # fmt: skip
@@ -269,20 +270,12 @@ def figure_html(name: str, svg: bytes, caption: str) -> str:
     return f"<figure>{image}<figcaption>{escape(caption)}</figcaption></figure>"
 
 
-def _flat(record: Mapping[str, Any], group: str = "") -> Iterable[tuple[str, Any]]:
-    """Values of a record by dotted name; those of nested records come last."""
-    inner = [key for key, value in record.items() if isinstance(value, Mapping)]
-    yield from ((f"{group}{key}", value) for key, value in record.items() if key not in inner)
-    for key in inner:
-        yield from _flat(record[key], f"{group}{key}.")
-
-
 def _settings(settings: Any) -> str:
     """Settings as a table, and nested records as a second table with one column each."""
     if not isinstance(settings, Mapping) or not settings:
         return ""
     groups: dict[str, dict[str, Any]] = {}
-    for name, value in _flat(settings):
+    for name, value in flat(settings).items():
         group, _, key = name.rpartition(".")
         groups.setdefault(group, {})[key] = value
     own = groups.pop("", {})

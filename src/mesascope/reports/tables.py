@@ -1,10 +1,10 @@
-"""Claims as tables for a terminal, and the ledger as a page."""
+"""Claims as paragraphs for a terminal, and the ledger as a page."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -14,8 +14,8 @@ from rich.table import Table as RichTable
 from mesascope.evidence.verdicts import RATE, measured_text
 from mesascope.text import counted, line_width
 
-# Console width if output is not a terminal, and width of borders and padding of a table with five columns.
-_NO_END, _BORDERS = 10_000, 14
+# Console width if output is not a terminal.
+_NO_END = 10_000
 
 _VERDICT_STYLE = {"holds": "green", "fails": "bold red", "undecided": "yellow", "not yet run": "dim"}
 
@@ -68,47 +68,11 @@ def reason_text(record: Mapping[str, Any]) -> str:
 
 
 def print_claims(records: Sequence[Mapping[str, Any]], console: Console, title: str = "claims") -> None:
-    """Print one row for each claim, or one paragraph on a narrow terminal."""
-    widths = {
-        "measured, with confidence intervals": _width(24, map(measured_text, records), records, "measures"),
-        "bound": _width(5, (record["bound"] for record in records), (), ""),
-        "reported": _width(14, (), records, "reported"),
-        "verdict": _width(14, (), records, "reason"),
-    }
-    left = console.width - sum(widths.values()) - _BORDERS
-    sentences = min(left, 60) if console.width == _NO_END else left
-    shown = _paragraphs(records, escape(title)) if left < 30 else _table(records, escape(title), sentences, widths)
-    console.print(shown, crop=False)
-
-
-def _width(least: int, whole: Iterable[str], records: Sequence[Mapping[str, Any]], key: str) -> int:
-    """Smallest width of at least ``least`` that breaks no text of ``whole`` and no word of the records' ``key``."""
-    words = (word for record in records for word in (record.get(key) or "").split())
-    return max([least, *map(len, whole), *map(len, words)])
-
-
-def _table(records: Sequence[Mapping[str, Any]], title: str, sentences: int, widths: Mapping[str, int]) -> RichTable:
-    table = RichTable(title=title, title_justify="left", pad_edge=False)
-    for name, width in {"claim": sentences, **widths}.items():
-        table.add_column(name, width=width)
-    for record in records:
-        reason = f"\n[dim]{escape(record['reason'])}[/]" if record.get("reason") else ""
-        table.add_row(
-            f"[bold]{escape(record['id'])}[/]: {escape(record['sentence'])}",
-            f"{escape(measured_text(record))}\n[dim]{escape(record['measures'])}[/]",
-            escape(record["bound"]),
-            escape(record["reported"] or ""),
-            f"{_verdict(record)}{reason}",
-        )
-    return table
-
-
-def _paragraphs(records: Sequence[Mapping[str, Any]], title: str) -> RichTable:
-    grid = RichTable.grid(padding=(0, 2, 0, 0), expand=True)
-    grid.title = f"{title}, intervals at 99 % (99.9 % for each network and for bootstraps)"
-    grid.title_justify, grid.leading = "left", 1
+    """Print a paragraph for each claim."""
+    console.print(f"[italic]{escape(title)}, intervals at 99 % (99.9 % for each network and for bootstraps)[/]")
+    grid = RichTable.grid(padding=(0, 2, 0, 0))
+    grid.leading = 1
     grid.add_column(no_wrap=True)
-    grid.add_column(ratio=1)
     for record in records:
         lines = [
             f"[bold]{escape(record['id'])}[/]: {escape(record['sentence'])}",
@@ -118,7 +82,7 @@ def _paragraphs(records: Sequence[Mapping[str, Any]], title: str) -> RichTable:
             escape(reason_text(record)),
         ]
         grid.add_row(_verdict(record), "\n".join(filter(None, lines)))
-    return grid
+    console.print(grid, crop=False)
 
 
 def ledger_markdown(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -180,7 +144,7 @@ def _run_markdown(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def print_ledger(rows: Sequence[Mapping[str, Any]], console: Console) -> None:
-    """Print a table for each run, and a line for the studies without runs."""
+    """Print the claims of each run, and a line for the studies without runs."""
     for run in dict.fromkeys(row["run"] for row in rows if "run" in row):
         own = [row for row in rows if row.get("run") == run]
         print_claims(own, console, f"{', '.join(filter(None, (own[0]['study'], _preset_text(own[0]))))}: {run}")

@@ -70,15 +70,3 @@ def find_runs(folders: str | Path | Sequence[str | Path]) -> tuple[list[Run], li
 def _is_marked(path: Path) -> bool:
     """True if a folder contains a file that marks a run."""
     return any(os.path.lexists(path / name) for name in _MARKS)
-
-
-def newest_run(study: str, folder: str | Path = "runs", preset: str | None = None) -> Run:
-    """The newest run of a study in ``folder``, finished or not; raise if there is none."""
-    runs, _ = find_runs([folder])
-    own = [run for run in runs if run.config.get("study") == study and preset in (None, run.config.get("preset"))]
-    if not own:
-        raise RunDirectoryError(
-            f"{folder} must hold a run of {study}{f' ({preset})' if preset else ''}, but holds none: mesascope run "
-            f"{study} makes one."
-        )
-    return open_run(own[-1].path)

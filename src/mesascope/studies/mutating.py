@@ -96,12 +96,6 @@ def _bugs(study: Study, run: Run) -> list[Mutation]:
     return [*study.mutations, *(mutation for mutation in general if mutation.bug not in own)]
 
 
-def own_bugs(study: Study) -> list[str]:
-    """Bugs that a study declares, without the general ones."""
-    general = {mutation.bug for mutation in GENERAL}
-    return [mutation.bug for mutation in study.mutations if mutation.bug not in general]
-
-
 def _unmeasured(run: Run, folder: Path) -> Run:
     """Copy of a run with its trained networks, but without results."""
     shutil.copytree(run.path, folder, ignore=shutil.ignore_patterns("results", "figures", ".lock"))

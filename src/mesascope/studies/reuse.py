@@ -16,7 +16,7 @@ from mesascope.runs.checkpoints import TrainingCheckpoints, weights_hash
 from mesascope.runs.files import read_json
 from mesascope.runs.run import PARTS
 from mesascope.shapes import Tensor
-from mesascope.studies.running import differences
+from mesascope.studies.running import close, differences
 from mesascope.training import Training
 
 # Function from a network in training to the metrics to log.
@@ -136,10 +136,6 @@ def _logged_there(
 
 def close_rows(own: Sequence[Mapping[str, Any]], other: Sequence[Mapping[str, Any]]) -> bool:
     """True if two lists of rows have the same metrics, with values within 0.1 % of each other."""
-    return len(own) == len(other) and all(_close(*pair) for pair in zip(own, other, strict=True))
-
-
-def _close(row: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """True if two rows have the same metrics, with values within 0.1 % of each other."""
-    numbers = [(row[key], other[key]) for key in row if key != "training"] if set(row) == set(other) else [(0, 1)]
-    return all(a == b or (None not in (a, b) and math.isclose(a, b, rel_tol=1e-3)) for a, b in numbers)
+    return len(own) == len(other) and all(
+        set(a) == set(b) and close(a, b, set(a) - {"training"}, 1e-3) for a, b in zip(own, other, strict=True)
+    )

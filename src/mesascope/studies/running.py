@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 import uuid
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -25,7 +27,7 @@ from mesascope.errors import (
 )
 from mesascope.evidence import Claim, Verdicts, judge, least_replicates
 from mesascope.modes import guarded
-from mesascope.records import from_record, to_record
+from mesascope.records import flat, from_record, to_record
 from mesascope.reports import draw_figures, write_report
 from mesascope.runs import Run, open_run
 from mesascope.runs.files import as_path
@@ -248,12 +250,12 @@ def changed_settings(study: Study, run: Run) -> list[str]:
 
 def differences(own: Any, other: Any) -> list[tuple[str, Any, Any]]:
     """Fields in which two records differ: (dotted name, value in ``own``, value in ``other``), None if missing."""
-    mine, theirs = _flat(own), _flat(other)
+    mine, theirs = flat(own), flat(other)
     names = dict.fromkeys([*mine, *theirs])
     return [(name, mine.get(name), theirs.get(name)) for name in names if mine.get(name) != theirs.get(name)]
 
 
-def _flat(record: Any, prefix: str = "") -> dict[str, Any]:
-    if not isinstance(record, dict):
-        return {prefix.rstrip("."): record}
-    return {name: value for key, part in record.items() for name, value in _flat(part, f"{prefix}{key}.").items()}
+def close(one: Mapping[str, Any], other: Mapping[str, Any], keys: Iterable[str], tolerance: float) -> bool:
+    """True if two records have the same numbers under these keys, to a relative tolerance."""
+    pairs = [(one[key], other[key]) for key in keys]
+    return all(a == b or (None not in (a, b) and math.isclose(a, b, rel_tol=tolerance)) for a, b in pairs)

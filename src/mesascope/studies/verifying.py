@@ -10,6 +10,7 @@ import tempfile
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +23,14 @@ from mesascope.evidence.verdicts import measured_text
 from mesascope.reports import counts_text
 from mesascope.runs import Run, find_runs
 from mesascope.runs.provenance import available_device, installed
-from mesascope.studies.running import differences, judge_run, new_run, run_study
+from mesascope.studies.running import close, differences, judge_run, new_run, run_study
 from mesascope.studies.sources import changed_since
 from mesascope.study import Study
 from mesascope.text import counted
 
 # Largest relative difference that is not reported as a change: the order of a sum may differ.
 _ROUNDING = 1e-9
+_INTERVAL = ("value", "low", "high")
 # Maximum number of files or stages that a reason names.
 _NAMED = 3
 
@@ -152,7 +154,7 @@ def _judged(study: Study, run: Run, records: Verdicts) -> list[dict[str, str]]:
         except RunDirectoryError as error:
             rows.append(_change("", name, "as the run left it", "edited", error))
     edited = " and ".join(row["what"] for row in rows)
-    found = _differences(run.claims, records, lambda then, now: _close(then, now, _ROUNDING))
+    found = _differences(run.claims, records, partial(close, keys=_INTERVAL, tolerance=_ROUNDING))
     versions = {name: installed(name) for name in ("numpy", "scipy")}
     code = "; ".join([*_code(study, run), *_made_otherwise(run.config, {"versions": versions})]) if found else ""
     premises = {record["id"]: record["premises"] for record in records}
@@ -188,12 +190,6 @@ def _differences(then: Verdicts, now: Verdicts, same: Callable[[_Record, _Record
             if differs.get(part, one != other):  # values may differ beyond the digits that a table shows
                 found.append((name, part, *((one, other) if one != other else (repr(old[part]), repr(new[part])))))
     return found
-
-
-def _close(then: _Record, now: _Record, tolerance: float) -> bool:
-    """True if value and interval agree to a relative tolerance."""
-    pairs = [(then[key], now[key]) for key in ("value", "low", "high")]
-    return all(a == b or (None not in (a, b) and math.isclose(a, b, rel_tol=tolerance)) for a, b in pairs)
 
 
 def _within(then: _Record, now: _Record) -> bool:
@@ -245,7 +241,8 @@ def _repeated(study: Study, run: Run, records: Verdicts, device: str | None) -> 
         return [_change("", "run again", "finished", "failed", error)], "failed"
     elsewhere = _made_otherwise(run.config, again.config)
     reason = "; ".join([*_code(study, run), *elsewhere]) or "random draws or sums that the seed does not determine"
-    found = _differences(records, judge_run(study, again), _within if elsewhere else lambda a, b: _close(a, b, 0.0))
+    same = _within if elsewhere else partial(close, keys=_INTERVAL, tolerance=0.0)
+    found = _differences(records, judge_run(study, again), same)
     rows = [_change(claim, f"{part}, run again", then, now, reason) for claim, part, then, now in found]
     numbers, most = _numbers(run, again)
     if math.isinf(most) or (most >= 0 and not elsewhere):

@@ -91,13 +91,6 @@ class LinearRegression:
             refuse("covariance", "be symmetric and positive definite", self.covariance, "add to its diagonal")
         return factor
 
-    @property
-    def covariance_matrix(self) -> Float[Tensor, "d d"]:
-        """``covariance`` times x_scale^2, in float64: that of the inputs if draws of ``x`` have variance 1."""
-        if self.covariance is None:
-            return self.x_scale**2 * torch.eye(self.d_in, dtype=torch.float64)
-        return self.x_scale**2 * self._factor @ self._factor.mT
-
     def seeded(self, seed: int) -> LinearRegression:
         """The family for one training seed: each seed has a different pool, if there is a pool."""
         require_count("seed", seed, least=0)
