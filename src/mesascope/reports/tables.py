@@ -69,9 +69,8 @@ def reason_text(record: Mapping[str, Any]) -> str:
 
 def print_claims(records: Sequence[Mapping[str, Any]], console: Console, title: str = "claims") -> None:
     """Print a paragraph for each claim."""
-    console.print(f"[italic]{escape(title)}, intervals at 99 % (99.9 % for each network and for bootstraps)[/]")
+    console.print(f"[italic]{escape(title)}, intervals at 99 % (99.9 % for each network and for bootstraps)[/]", highlight=False)
     grid = RichTable.grid(padding=(0, 2, 0, 0))
-    grid.leading = 1
     grid.add_column(no_wrap=True)
     for record in records:
         lines = [
@@ -81,7 +80,7 @@ def print_claims(records: Sequence[Mapping[str, Any]], console: Console, title: 
             f"reported {escape(record['reported'])}" if record["reported"] else "",
             escape(reason_text(record)),
         ]
-        grid.add_row(_verdict(record), "\n".join(filter(None, lines)))
+        grid.add_row(_verdict(record), "\n".join([*filter(None, lines), ""]))
     console.print(grid, crop=False)
 
 
