@@ -124,7 +124,7 @@ class LocalModel:
         after = [len(one) - len(known) for one, known in zip(tokens, before, strict=True)]
         for length in set(after):
             rows = [row for row, own in enumerate(after) if own == length]
-            cache = copy.deepcopy(getattr(begun, cache_name()))
+            cache = copy.deepcopy(getattr(begun, _cache_name()))
             cache.batch_select_indices(torch.tensor([distinct.index(before[row]) for row in rows]))
             texts = self._continued([tokens[row] for row in rows], width + length, cache)
             for row, text in zip(rows, texts, strict=True):
@@ -141,7 +141,7 @@ class LocalModel:
         read, mask = torch.tensor(rows, device=self.model.device).unbind(1)
         return self.model.generate(
             read, attention_mask=mask, generation_config=self.model.generation_config, stopping_criteria=[stop],
-            logits_processor=[self._drawn] if self.temperature else [], **{cache_name(): cache},
+            logits_processor=[self._drawn] if self.temperature else [], **{_cache_name(): cache},
         )  # fmt: skip
 
     @torch.no_grad()
@@ -221,7 +221,7 @@ def _shared(one: list[int], two: list[int]) -> int:
     return next((place for place in range(shortest) if one[place] != two[place]), shortest)
 
 
-def cache_name() -> str:
+def _cache_name() -> str:
     """Name of the argument and output for a cache of keys and values: `cache` from transformers 5.24 on."""
     from transformers.modeling_outputs import CausalLMOutputWithPast
 

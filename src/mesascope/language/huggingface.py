@@ -10,7 +10,6 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from mesascope.adapters.local import cache_name
 from mesascope.errors import ArgumentError, refuse, require_instance, require_package
 from mesascope.language.models import language_model_config
 from mesascope.language.packing import Packed, document_starts, padding_mask
@@ -26,7 +25,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, Cache, GenerationMixi
 from transformers.modeling_outputs import CausalLMOutputWithPast  # noqa: E402
 from transformers.utils.generic import can_return_tuple  # noqa: E402
 
-_CACHE = cache_name()
+# Name of the argument for a cache: `cache` from transformers 5.24 on.
+_CACHE = "cache" if "cache" in CausalLMOutputWithPast.__dataclass_fields__ else "past_key_values"
 
 
 class MesascopeConfig(PreTrainedConfig):
