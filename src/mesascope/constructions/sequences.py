@@ -12,6 +12,7 @@ from mesascope.errors import require_number
 from mesascope.learners import NeumannLeastSquares, OnlineGradientDescent, RecursiveLeastSquares
 from mesascope.learners.arguments import Matrix, Sizes
 from mesascope.nets import Products
+from mesascope.nets.predictor import Channel
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 
@@ -112,7 +113,7 @@ def mesa_least_squares(d: int, ridge: float) -> Construction:
 
 
 def _linear(
-    d: int, channels: tuple[str, ...], layers: Sequence[Products], w0: Tensor | None, mlp: int | None = None
+    d: int, channels: tuple[Channel, ...], layers: Sequence[Products], w0: Tensor | None, mlp: int | None = None
 ) -> nets.SequencePredictor:
     """A network of linear layers with the given products."""
     heads, width, _ = layers[0].w_kq.shape

@@ -69,7 +69,9 @@ def reason_text(record: Mapping[str, Any]) -> str:
 
 def print_claims(records: Sequence[Mapping[str, Any]], console: Console, title: str = "claims") -> None:
     """Print a paragraph for each claim."""
-    console.print(f"[italic]{escape(title)}, intervals at 99 % (99.9 % for each network and for bootstraps)[/]", highlight=False)
+    console.print(
+        f"[italic]{escape(title)}, intervals at 99 % (99.9 % for each network and for bootstraps)[/]", highlight=False
+    )
     grid = RichTable.grid(padding=(0, 2, 0, 0))
     grid.add_column(no_wrap=True)
     for record in records:

@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 
 from mesascope import constructions, learners, lenses, nets, study, tasks
+from mesascope.nets.predictor import Channel
 from mesascope.studies.common import plan, thesis_plan, watch_loss
 from mesascope.study import Claim, Figure, Line, Reading, StageReading, Training, above, below, ours, stage, two_sided
 from mesascope.text import percent_text
@@ -78,7 +79,7 @@ class Constructed(Dynamics):
 
     def network(
         self,
-        *channels: str,
+        *channels: Channel,
         n_heads: int,
         n_layers: int = 1,
         attention: str = "linear",
