@@ -195,7 +195,7 @@ def _rise(shares: np.ndarray) -> np.ndarray:
 
 
 def _late(shares: np.ndarray) -> np.ndarray:
-    """Rise of the closed percentage in the last tenth of a task - a tenth of the task's; means over layers and tasks."""
+    """Rise of the closed percentage in the last tenth of a task - a tenth of the task's; mean over layers and tasks."""
     steps = np.diff(100 * shares[:, :, ::2].mean(2), axis=1).reshape(len(shares), -1, LOOKS)
     return (steps[..., -1] - steps.mean(-1)).mean(1)
 
