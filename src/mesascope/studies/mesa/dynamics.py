@@ -5,16 +5,18 @@ from __future__ import annotations
 import copy
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import msgspec
 import numpy as np
 
 from mesascope import constructions, learners, lenses, nets, study, tasks
-from mesascope.nets.predictor import Channel
 from mesascope.studies.common import plan, thesis_plan, watch_loss
 from mesascope.study import Claim, Figure, Line, Reading, StageReading, Training, above, below, ours, stage, two_sided
 from mesascope.text import percent_text
+
+if TYPE_CHECKING:
+    from mesascope.nets.predictor import Channel
 
 THESIS = "von Oswald, thesis (2024), chapter 3"
 LOSS = "half squared error a step"
