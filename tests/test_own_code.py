@@ -210,3 +210,9 @@ def test_mistakes_of_own_studies_and_functions_are_told(tmp_path, capsys, monkey
     assert "raises KeyboardInterrupt" in capsys.readouterr().err
     assert main(["sweep", "b.py:f"]) == 2
     assert "out must be given" in capsys.readouterr().err
+
+
+def test_a_study_file_that_exits_is_an_error(tmp_path, capsys):
+    (tmp_path / "s.py").write_text("import sys\nsys.exit(0)\n")
+    assert main(["run", f"{tmp_path}/s.py:STUDY", "--out", f"{tmp_path}/r"]) == 2
+    assert "must run, but raises SystemExit at line 2" in " ".join(capsys.readouterr().err.split())

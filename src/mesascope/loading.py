@@ -85,7 +85,7 @@ def module_of(path: Path) -> ModuleType:
             loader.exec_module(module)
     except BaseException as error:
         del sys.modules[own]
-        if isinstance(error, MesascopeError) or not isinstance(error, Exception):
+        if isinstance(error, MesascopeError) or not isinstance(error, Exception | SystemExit):
             raise
         lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
         where = f" at line {lines[-1]}" if lines else ""
