@@ -207,8 +207,7 @@ def _less_noise(candidate: Candidate, fitted: Fit, asked: Answered, resolution: 
     tasks, answered, size, noise = asked
     predicted = answer(fitted.learner, tasks)
     if predicted is None:
-        values = torch.full_like(noise, FARTHEST)
-        return Measured(Difference(Measurement(FARTHEST, 0.0, len(size)), FARTHEST, FARTHEST), values, values)
+        return _farthest(noise)
     raw = squared_differences(answered, predicted, size)
     left = values = raw - noise
     found = difference(raw, noise, levels.out, levels.naming)
@@ -220,8 +219,7 @@ def _less_noise(candidate: Candidate, fitted: Fit, asked: Answered, resolution: 
         assert other is not None  # the draw with the candidate's own seed has answered
         own = squared_differences(other, predicted, size) / 2
         if own.mean() > 1:  # its draws differ by more than the learner's predictions vary, so the learner is none
-            values = torch.full_like(noise, FARTHEST)
-            return Measured(Difference(Measurement(FARTHEST, 0.0, len(size)), FARTHEST, FARTHEST), values, values)
+            return _farthest(noise)
         noise = noise + own * (2 if noise.mean() < own.mean() / 2 else 1)
         found, values = difference(raw, noise, levels.out, levels.naming), (raw - noise).abs()
         if found.mean.value < 0:
@@ -230,6 +228,12 @@ def _less_noise(candidate: Candidate, fitted: Fit, asked: Answered, resolution: 
     if coarse:  # rounding is then no noise with this variance
         found = Difference(found.mean, found.low, math.inf)
     return Measured(found, values, left)
+
+
+def _farthest(noise: Tensor) -> Measured:
+    """The maximum difference on each task."""
+    values = torch.full_like(noise, FARTHEST)
+    return Measured(Difference(Measurement(FARTHEST, 0.0, len(noise)), FARTHEST, FARTHEST), values, values)
 
 
 def confirmed(found: Sequence[Compared], further: Callable[[], Answered], seen: Seen, levels: Levels) -> list[Compared]:

@@ -67,8 +67,7 @@ COPYING = {name: copying(name) for name in LAYERS}
 def _jump(name: str) -> study.Reading:
     """Error after / before the last layer, divided by that ratio of each earlier layer, at 40 elements."""
     words = "error after / before the last layer, over that of each earlier layer, after 40 elements"
-    falls = errors_of("next", name).map(lambda e: e[:, 1:, 2] / e[:, :-1, 2], "")
-    return falls.map(lambda factors: factors[:, -1:] / factors[:, :-1], words)
+    return errors_of("next", name).map(lambda e: e[:, -1:, 2] / e[:, -2:-1, 2] / (e[:, 1:-1, 2] / e[:, :-2, 2]), words)
 
 
 def _implicit_lines(name: str) -> study.Line:

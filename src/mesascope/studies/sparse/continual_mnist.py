@@ -196,8 +196,13 @@ def _rise(shares: np.ndarray) -> np.ndarray:
 
 def _late(shares: np.ndarray) -> np.ndarray:
     """Rise of the closed percentage in the last tenth of a task - a tenth of the task's; mean over layers and tasks."""
-    steps = np.diff(100 * shares[:, :, ::2].mean(2), axis=1).reshape(len(shares), -1, LOOKS)
+    steps = _steps(shares)
     return (steps[..., -1] - steps.mean(-1)).mean(1)
+
+
+def _steps(shares: np.ndarray) -> np.ndarray:
+    """Rise of the closed percentage of weights in each tenth of each task, mean over layers."""
+    return np.diff(100 * shares[:, :, ::2].mean(2), axis=1).reshape(len(shares), -1, LOOKS)
 
 
 def _at_switches(shares: np.ndarray) -> np.ndarray:
@@ -205,8 +210,7 @@ def _at_switches(shares: np.ndarray) -> np.ndarray:
 
     Means over layers, and over all tasks but the first. A share that rises more and more slowly has a negative value.
     """
-    closed = 100 * shares[:, :, ::2].mean(2)
-    steps = np.diff(closed, axis=1).reshape(len(closed), -1, LOOKS)
+    steps = _steps(shares)
     return (steps[:, 1:, 0] - steps[:, :-1, -1]).mean(1)
 
 

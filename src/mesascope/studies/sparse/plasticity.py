@@ -12,21 +12,7 @@ import numpy as np
 from mesascope import study
 from mesascope.studies.sparse import few_shot
 from mesascope.studies.sparse.few_shot import FewShot
-from mesascope.study import (
-    Arrays,
-    Claim,
-    Count,
-    Figure,
-    Positive,
-    Reading,
-    Study,
-    above,
-    below,
-    frozen,
-    printed,
-    stage,
-    two_sided,
-)
+from mesascope.study import Arrays, Claim, Count, Figure, Positive, Reading, Study, above, below, frozen, printed, stage
 
 FIGURE = "Fig. 4.2"
 METHODS = {"maml": "MAML", "sparse-maml": "sparse-MAML"}
@@ -110,7 +96,7 @@ STUDY = Study(
                   _gain(lengths["accuracy sparse-maml"], LONGER) - _gain(lengths["accuracy maml"], LONGER), above(0.0),
                   printed(FIGURE)),
             Claim("not-maml", "MAML's accuracy with most and with fewest inner steps differs by at most one point",
-                  _gain(lengths["accuracy maml"], LONGER), two_sided(1.0, around=0.0), printed("section 4.3.2"),
+                  _gain(lengths["accuracy maml"], LONGER), study.two_sided(1.0, around=0.0), printed("section 4.3.2"),
                   former="a gain of less than one point, undecided"),
             Claim("larger-helps", "sparse-MAML is more accurate with a larger inner rate",
                   _gain(rates["accuracy sparse-maml"], LARGER), above(0.0), printed(FIGURE),
