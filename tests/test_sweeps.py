@@ -1,10 +1,12 @@
 """Sweeps: points as runs, whatever dies; and trainings of one study side by side."""
 
+import contextlib
 import csv
 import dataclasses
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -165,6 +167,86 @@ def test_a_point_that_was_killed_while_it_was_reported_is_reported_again(functio
     sweep.run(client)
     assert tiny_study.contents(folder) == whole
     assert (folder / "report.html").exists()
+
+
+def metrics_of(folder, change):
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    (folder / "metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in change(rows)))
+
+
+DAMAGES = {
+    "numbers exchanged": lambda here, other: [shutil.copytree(other, here, dirs_exist_ok=True)],
+    "timing": lambda here, other: (here / "timing.json").write_text("{"),
+    "arrays": lambda here, other: (here / "results/numbers.npz").write_bytes(b"PK"),
+    "arrays removed": lambda here, other: (here / "results/numbers.npz").unlink(),
+    "numbers": lambda here, other: metrics_of(here, lambda rows: [row | {"error": 5.0} for row in rows]),
+    "numbers removed": lambda here, other: metrics_of(here, lambda rows: rows[1:]),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_no_table_holds_a_point_that_was_changed(functions, damage):
+    sweep = in_this_process(Sweep(functions, {"size": [1, 2]}, seeds="0:2", out="damaged"))
+    assert len(sweep.table()) == 4
+    here, other = (sweep.out / point.key for point in sweep.points)
+    DAMAGES[damage](here, other)
+    assert {row["size"] for row in sweep.table()} == {2}
+    assert sweep.plan()["finished"] == 1
+    with contextlib.suppress(RunDirectoryError):  # what is removed can be computed again
+        in_this_process(sweep)
+        assert len(sweep.table()) == 4
+
+
+ROW = {"training": "numbers", "step": 0, "seed": 1, "error": 2.0, "seed squared": 1}
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        (ROW | {"seed": 0}, "must hold one line for each training, step and seed, but line 2 repeats one"),
+        (ROW | {"seed": 7}, "must hold finite numbers of seeds 0:2, but holds"),
+        (ROW | {"error": None}, "must hold finite numbers of seeds 0:2, but holds"),
+    ],
+)
+def test_an_interrupted_point_counts_no_foreign_numbers(functions, row, said):
+    sweep = in_this_process(Sweep(functions, {"size": [1]}, seeds="0:2", out="interrupted"))
+    folder = sweep.out / sweep.points[0].key
+    for name in ("finished.json", "claims.json", "report.html", "results/numbers.npz", "results/index.json"):
+        (folder / name).unlink()
+    metrics_of(folder, lambda rows: [rows[0], row])
+    with pytest.raises(RunDirectoryError, match=said):
+        in_this_process(sweep)
+    metrics_of(folder, lambda rows: rows[:1])
+    assert len(in_this_process(sweep).table()) == 2
+
+
+def test_an_unfinished_point_of_a_study_begins_again_if_its_code_changed(tmp_path):
+    source = Path(tiny_study.__file__).read_text()
+    study = tmp_path / "own_study.py"
+    study.write_text(source)
+    sweep = in_this_process(Sweep(f"{study}:STUDY", out=tmp_path / "sweep"))
+    folder = sweep.out / sweep.points[0].key
+    first = open_run(folder)
+    for name in ("finished.json", "claims.json"):
+        (folder / name).unlink()
+    study.write_text(f"{source}\n# changed\n")
+    sys.modules.pop("own_study", None)
+    in_this_process(Sweep(f"{study}:STUDY", out=tmp_path / "sweep"))
+    again = open_run(folder)
+    assert again.is_complete
+    assert (again.config["id"], again.config["code"]) != (first.config["id"], first.config["code"])
+
+
+def test_a_sweep_tells_of_points_of_another_mesascope(functions, client, capsys):
+    sweep = in_this_process(Sweep(functions, {"size": [1]}, seeds="0:1", out="older"))
+    config = sweep.out / sweep.points[0].key / "config.json"
+    own = json.loads(config.read_text())
+    own["versions"]["mesascope"] = "0.0.1"
+    config.write_text(json.dumps(own))
+    sweep.run(client)
+    assert (
+        "1 finished point of 1 was made by another version of mesascope: pass another --out" in capsys.readouterr().err
+    )
 
 
 def test_the_page_shows_curves_heat_maps_and_the_table(functions, tmp_path):

@@ -28,8 +28,8 @@ from mesascope.nets import LanguageModel, LanguageModelConfig
 from mesascope.ops import without_reading_values
 from mesascope.records import to_record
 from mesascope.runs import Run
-from mesascope.runs.checkpoints import TrainingCheckpoints, require_metrics
-from mesascope.runs.provenance import available_device, made_with, tell_of_other_packages
+from mesascope.runs.checkpoints import TrainingCheckpoints, require_metrics, require_no_progress
+from mesascope.runs.provenance import available_device, made_with, tell_of_other_machine
 from mesascope.shapes import Int, Tensor
 from mesascope.streams import stream
 from mesascope.training import Checkpoints, Metrics, ModuleState, ProgressBar, Training, fit, processes, result_tensors
@@ -152,7 +152,7 @@ def resume_language_run(folder: str | Path) -> Run:
     _settings(run)
     available_device(run.config["device"])
     run.check()
-    tell_of_other_packages(folder, run.config)
+    tell_of_other_machine(run)
     return run
 
 
@@ -271,6 +271,8 @@ class _Monitor:
         if processes.is_rank_zero():
             if found:
                 require_metrics(self.run, MODEL, self.plan.evaluation_steps(found[0]), [self.run.config["seed"]])
+            else:
+                require_no_progress(self.run, MODEL, self.plan.checkpoint_every)
             self.run.rewind_metrics(MODEL, found[0] if found else -1)
         if found:
             self.state.load(found[1])

@@ -142,6 +142,16 @@ def require_metrics(run: Any, training: str, steps: Iterable[int], seeds: Iterab
         )
 
 
+def require_no_progress(run: Any, training: str, every: int) -> None:
+    """Raise if checkpoints, written ``every`` steps, are lost: the run is finished, or has metrics of later steps."""
+    last = max((row["step"] for row in run.metrics(training)), default=-1)
+    if run.is_finished or last > every:
+        raise RunDirectoryError(
+            f"{run.path / 'checkpoints' / training} must hold the checkpoints of this training, but is missing "
+            f"(published runs leave them out): restore it, or {run.afresh}."
+        )
+
+
 def trained_network(checkpoints: Path, training: str, seed: int, step: int | None = None) -> torch.nn.Module:
     """Build the network of a seed from the record and weights in a checkpoint, the newest if ``step`` is None.
 

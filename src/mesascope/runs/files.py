@@ -14,9 +14,12 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from mesascope.errors import ArgumentTypeError, RunDirectoryError
+from mesascope.errors import ArgumentError, ArgumentTypeError, RunDirectoryError, one_line
 from mesascope.files import write_aside
-from mesascope.runs.schemas import FILES, SCHEMA, problem
+from mesascope.runs.schemas import FILES, SCHEMA, MetricsRow, problem
+
+# Remedy for values that a file cannot hold.
+_NONE = "correct it, and pass None for what is not finite"
 
 
 def as_path(argument: str, value: str | os.PathLike[str]) -> Path:
@@ -34,8 +37,20 @@ def as_path(argument: str, value: str | os.PathLike[str]) -> Path:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write strict JSON, which has no nan; callers pass None instead."""
-    write_aside(path, (json.dumps(value, indent=2, allow_nan=False) + "\n").encode())
+    """Write strict JSON, which has no nan (callers pass None instead), if it fits the schema of the file's name."""
+    write_aside(path, json_bytes(path.name, value, indent=2))
+
+
+def json_bytes(name: str, value: Any, indent: int | None = None) -> bytes:
+    """Strict JSON and a line break, if ``value`` fits the schema of the files of this name."""
+    try:
+        content = (json.dumps(value, indent=indent, allow_nan=False) + "\n").encode()
+        wrong = problem(msgspec.json.decode(content), FILES[name].holds)
+    except (TypeError, ValueError, RecursionError) as error:
+        wrong = one_line(error)
+    if wrong:
+        raise ArgumentError(f"{name} must hold text and finite numbers, but would not ({wrong}): {_NONE}.")
+    return content
 
 
 def damaged(path: Path, rule: str, found: str, remedy: str | None = None) -> RunDirectoryError:
@@ -69,12 +84,19 @@ def read_json(path: Path, missing: Any = None) -> Any:
 
 
 def read_lines(path: Path) -> list[Any]:
-    """Read JSON lines and check them against the schema of the file's name.
+    """Read the rows of a metrics.jsonl, and check their schema and that each is there once.
 
     An incomplete last line is left out; if there is no file, the list is empty.
     """
     lines = read_bytes(path, missing=b"").split(b"\n")
-    return [_checked(path, line, f"line {number} ") for number, line in enumerate(lines[:-1], 1)]
+    rows = [_checked(path, line, f"line {number} ") for number, line in enumerate(lines[:-1], 1)]
+    seen = set()
+    for number, row in enumerate(rows, 1):
+        key = tuple(row[name] for name in MetricsRow.__annotations__)
+        if key in seen:
+            raise damaged(path, "hold one line for each training, step and seed", f"line {number} repeats one")
+        seen.add(key)
+    return rows
 
 
 def _checked(path: Path, content: bytes, place: str) -> Any:

@@ -6,13 +6,15 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mesascope.errors import ArgumentError, require_double
+
+if TYPE_CHECKING:
+    from mesascope.runs.run import Run
 
 # Packages that can change the numbers of a run.
 PACKAGES = ("torch", "numpy", "scipy", "scikit-learn", "pillow", "tokenizers")
@@ -32,12 +34,16 @@ def made_with(device: str, command: str) -> dict[str, Any]:
     }
 
 
-def tell_of_other_packages(path: str | Path, config: Mapping[str, Any]) -> None:
-    """Print the packages whose versions have changed since the run was started."""
-    for package, then in config.get("versions", {}).items():
-        if then != (now := installed(package)):
+def tell_of_other_machine(run: Run) -> None:
+    """Print the packages that have changed since a run was started and, if it is unfinished, GPU or threads."""
+    versions = run.config.get("versions", {})
+    pairs = [(f"{name} {then}", f"{name} {installed(name)}") for name, then in versions.items()]
+    if "machine" in run.config and not run.is_finished:
+        pairs.append((run.config["machine"], machine(run.config["device"])))
+    for then, now in pairs:
+        if then != now:
             print(
-                f"mesascope: {path} was begun with {package} {then} and goes on with {now}: numbers may differ.",
+                f"mesascope: {run.path} was begun with {then} and goes on with {now}: numbers may differ.",
                 file=sys.stderr,
             )
 

@@ -52,6 +52,8 @@ class Results(Mapping[str, Stage]):
         self._read: dict[str, Stage] = {}
 
     def __getitem__(self, name: str) -> Stage:
+        if not isinstance(name, str):
+            require_name("the name of a stage", name)
         if name not in self._read:
             self._read[name] = self._load(name)
         return self._read[name]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shlex
 import shutil
@@ -16,17 +15,17 @@ from typing import Any
 
 import numpy as np
 
-from mesascope.errors import ArgumentError, MesascopeError, RunDirectoryError, require_choice
+from mesascope.errors import MesascopeError, RunDirectoryError, require_choice, require_instance
 from mesascope.evidence import Arrays, Verdicts
 from mesascope.evidence.tables import Table
 from mesascope.files import append, write_aside
 from mesascope.loading import from_file
 from mesascope.records import from_record, registered
-from mesascope.runs.files import as_path, checksum, damaged, read_bytes, read_json, read_lines, write_json
+from mesascope.runs.files import as_path, checksum, damaged, json_bytes, read_bytes, read_json, read_lines, write_json
 from mesascope.runs.locks import LOCKS, locked
 from mesascope.runs.provenance import machine
 from mesascope.runs.results import Results, record_hash
-from mesascope.runs.schemas import FILES, KINDS, SCHEMA, problem
+from mesascope.runs.schemas import KINDS, SCHEMA, require_name
 from mesascope.text import counted
 
 # Entries of a config that determine the numbers of a run and their verdicts.
@@ -60,9 +59,7 @@ class Run:
         path = as_path("the folder of a run", path)
         config = {"schema": SCHEMA, "kind": kind, "id": uuid.uuid4().hex, **config}
         config["hash"] = _hash(config)
-        wrong = problem(config, FILES["config.json"].holds)
-        if wrong:
-            raise ArgumentError(f"config must describe a run, but does not ({wrong}): correct it.")
+        json_bytes("config.json", config)  # raises before a folder is made
         _require_empty(path)
         path.mkdir(parents=True, exist_ok=True)
         run = cls(path, config)
@@ -325,6 +322,7 @@ class Run:
 
     def save_figure(self, name: str, caption: str, content: Mapping[str, bytes]) -> None:
         """Store a figure: ``content`` maps a suffix (svg, png) to the file's bytes."""
+        require_name("the name of a figure", name)
         for suffix, data in content.items():
             write_aside(self.path / "figures" / f"{name}.{suffix}", data)
         write_json(self.path / "figures" / "captions.json", self.captions | {name: caption})
@@ -385,16 +383,5 @@ def _require_empty(path: Path) -> None:
 
 
 def _lines(rows: Iterable[Mapping[str, Any]]) -> bytes:
-    lines = []
-    for row in rows:
-        try:
-            lines.append(json.dumps(row, allow_nan=False) + "\n")
-            wrong = problem(json.loads(lines[-1]), FILES["metrics.jsonl"].holds)
-        except (TypeError, ValueError) as error:
-            wrong = str(error)
-        if wrong:
-            raise ArgumentError(
-                f"a row of metrics must have a training, a step, a seed and finite numbers, but does not ({wrong}): "
-                "pass None for what is not finite."
-            )
-    return "".join(lines).encode()
+    require_instance("rows", rows, Iterable)
+    return b"".join(json_bytes("metrics.jsonl", row) for row in rows)

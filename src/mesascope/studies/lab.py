@@ -9,18 +9,17 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, overload
 
 import torch
 
-from mesascope.errors import NumericalError, RunDirectoryError, refuse, require_instance
+from mesascope.errors import NumericalError, refuse, require_instance
 from mesascope.evidence import Arrays, Stage
 from mesascope.evidence.numbers import unmasked
 from mesascope.progress import STOP, part_of
 from mesascope.records import to_record
 from mesascope.runs import Run
-from mesascope.runs.checkpoints import TrainingCheckpoints, require_metrics
+from mesascope.runs.checkpoints import TrainingCheckpoints, require_metrics, require_no_progress
 from mesascope.runs.results import record_hash
 from mesascope.runs.schemas import require_name
 from mesascope.shapes import Tensor
@@ -185,7 +184,7 @@ class Lab:
         if found is None and take_over(self.run, name, checkpoints, finished or (lambda _: watches), training):
             found = checkpoints.load()
         if found is None:
-            self._require_no_progress(name, training, checkpoints.folder)
+            require_no_progress(self.run, name, training.checkpoint_every)
         else:
             require_metrics(self.run, name, training.evaluation_steps(found[0]), seeds[: len(watches)])
         self.run.rewind_metrics(name, found[0] if found else -1)
@@ -199,15 +198,6 @@ class Lab:
             trained = go(log, checkpoints, bar)
         _require_no_divergence(name, seeds, trained)
         return trained
-
-    def _require_no_progress(self, name: str, training: Training, folder: Path) -> None:
-        """Raise if checkpoints are lost: the run is finished, or its metrics go on after the first checkpoint."""
-        last = max((row["step"] for row in self.run.metrics(name)), default=-1)
-        if self.run.is_finished or last > training.checkpoint_every:
-            raise RunDirectoryError(
-                f"{folder} must hold the checkpoints of this training, but is missing (published runs leave them "
-                f"out): restore it, or {self.run.afresh}."
-            )
 
     @contextmanager
     def _timed(self, stage: str) -> Iterator[None]:

@@ -54,7 +54,9 @@ def take_over(run: Run, name: str, checkpoints: TrainingCheckpoints, finished: F
     except RunDirectoryError as error:
         print(f"training {name} anew: {error}", file=sys.stderr, flush=True)
         return False
-    print(f"training {name}: taken over from {there.folder}", file=sys.stderr, flush=True)
+    made = [(one.config.get("code"), one.config.get("versions", {}).get("mesascope")) for one in (run, other)]
+    code = "" if made[0] == made[1] else ", made by other code"
+    print(f"training {name}: taken over from {there.folder}{code}", file=sys.stderr, flush=True)
     run.rewind_metrics(name, -1)
     run.append_metrics({**row, "training": name} for row in rows)
     for step in there.steps():

@@ -31,7 +31,7 @@ from mesascope.records import flat, from_record, to_record
 from mesascope.reports import draw_figures, write_report
 from mesascope.runs import Run, open_run
 from mesascope.runs.files import as_path
-from mesascope.runs.provenance import available_device, made_with, tell_of_other_packages
+from mesascope.runs.provenance import available_device, made_with, tell_of_other_machine
 from mesascope.runs.results import code_of
 from mesascope.study import Study
 
@@ -61,6 +61,7 @@ def new_run(
         RunDirectoryError: ``out`` is not empty, or ``reuse`` has no checkpoints.
     """
     require_instance("study", study, Study)
+    require_instance("command", command, str)
     require_choice("preset", preset, study.presets)
     settings = study.presets[preset] if settings is None else settings
     require_instance("settings", settings, type(study.presets[preset]))
@@ -102,6 +103,7 @@ def resume_run(path: str | Path, study: Study | None = None, device: str | None 
         study: the run's study, if its file has moved since the run began.
         device: device on which an unfinished run continues; the run's own if None.
     """
+    require_instance("study", study, Study | None)
     run, asked = Run.open(path), study
     if study is None or run.config["kind"] != "study" or study.name != run.config["study"]:
         study = run.study
@@ -113,7 +115,7 @@ def resume_run(path: str | Path, study: Study | None = None, device: str | None 
     if device != run.config["device"] and asked in (None, study) and not run.is_complete:
         with run.lock():
             run.move_device(device)
-    tell_of_other_packages(path, run.config)
+    tell_of_other_machine(run)
     if not run.is_complete and study.defined_in and run.config.get("code") not in (None, _code(study)):
         print(
             f"mesascope: {study.defined_in.rpartition(':')[0]} has changed since the run began: trainings that are "

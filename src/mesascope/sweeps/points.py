@@ -7,6 +7,7 @@ import inspect
 import math
 import os
 import pkgutil
+import shutil
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -14,12 +15,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mesascope.errors import ArgumentError, ArgumentTypeError, one_line, plain, require_choice, shown
+from mesascope.errors import ArgumentError, ArgumentTypeError, RunDirectoryError, one_line, plain, require_choice, shown
 from mesascope.loading import from_file, in_file
-from mesascope.progress import STOP
+from mesascope.progress import STOP, tell
 from mesascope.records import registered
 from mesascope.runs import Run
-from mesascope.runs.files import write_json
+from mesascope.runs.files import damaged, write_json
 from mesascope.runs.results import code_of, record_hash
 
 if TYPE_CHECKING:
@@ -61,6 +62,17 @@ class Point:
         if ":" in self.task and not in_file(self.task):
             own.append(self.place)  # modules of one name can lie in several folders
         return record_hash(own)
+
+    def require_own(self, run: Run) -> None:
+        """Raise if a run in this point's folder is of another point, or damaged."""
+        own = {name: getattr(self, name) for name in ("settings", "seed", "preset" if self.preset else "task")}
+        wrong = [name for name, value in own.items() if run.config.get(name) != value]
+        if wrong:
+            raise RunDirectoryError(
+                f"{run.path} must be the run of {self.label}, but has another {' and '.join(wrong)}: restore it, or "
+                "delete it to compute the point again."
+            )
+        run.check()
 
     @property
     def block(self) -> str:
@@ -134,12 +146,25 @@ def _run_study(point: Point, study: Study, folder: Path) -> None:
     from mesascope.training import keep_freed_memory
 
     keep_freed_memory()
+    if _is_of_other_code(folder, study):
+        tell(f"{folder} was begun with other code of {study.name}, and begins again")
+        shutil.rmtree(folder)
     if (folder / "config.json").exists():
         _, settings, run = resume_run(folder, study)
+        point.require_own(run)
     else:
         settings = from_record(point.settings, type(study.presets[point.preset]))
         run = new_run(study, point.preset, settings, seed=point.seed, device=point.device, out=folder)
     run_study(study, settings, run)
+
+
+def _is_of_other_code(folder: Path, study: Study) -> bool:
+    """True if an unfinished run was begun with other code of a user's study."""
+    if not (folder / "config.json").exists():
+        return False
+    run = Run.open(folder)
+    with run.lock():  # raises if another process continues it
+        return not run.is_finished and run.config.get("code") != code_of_task(study)
 
 
 def _run_function(point: Point, function: Callable[..., Any], folder: Path) -> None:
@@ -154,7 +179,7 @@ def _run_function(point: Point, function: Callable[..., Any], folder: Path) -> N
         if not same:
             run.config |= {"code": code}
             write_json(folder / "config.json", run.config)
-        known = set(run.metrics("numbers")["seed"])
+        known = _known(point, run)
         for seed in range(point.seed, point.seed + point.seeds):
             if STOP.is_set():
                 raise KeyboardInterrupt
@@ -164,7 +189,7 @@ def _run_function(point: Point, function: Callable[..., Any], folder: Path) -> N
                 run.add_time("numbers", time.monotonic() - start)
                 run.append_metrics([{"training": "numbers", "step": 0, "seed": seed, **numbers}])
         if not run.is_complete:
-            run.results.save("numbers", _by_seed(run))
+            run.results.save("numbers", _by_seed(_known(point, run), run.config["task"]))
         run.save_claims([])
         write_report(run)
 
@@ -174,7 +199,7 @@ def _function_run(point: Point, function: Callable[..., Any], folder: Path) -> R
 
     if (folder / "config.json").exists():
         run = Run.open(folder)
-        run.check()
+        point.require_own(run)
         return run
     doc = inspect.getdoc(function) or point.task
     config = {
@@ -217,16 +242,25 @@ def _numbers(point: Point, returned: Any) -> dict[str, float]:
     return numbers
 
 
-def _by_seed(run: Run) -> Any:
+def _known(point: Point, run: Run) -> dict[int, dict[str, Any]]:
+    """Logged numbers of a function by seed; raise if they are of other seeds, or not finite."""
+    rows = {row["seed"]: row for row in run.metrics("numbers")}
+    for seed, row in rows.items():
+        if not 0 <= seed - point.seed < point.seeds or None in row.values():
+            raise damaged(run.path / "metrics.jsonl", f"hold finite numbers of seeds {point.block}", f"holds {row}")
+    return rows
+
+
+def _by_seed(known: Mapping[int, Mapping[str, Any]], task: str) -> Any:
     import numpy as np
 
     from mesascope.evidence import Arrays
 
-    rows = sorted(run.metrics("numbers"), key=lambda row: row["seed"])
+    rows = [known[seed] for seed in sorted(known)]
     names = [name for name in rows[0] if name not in _OWN]
     if any(set(row) != set(rows[0]) for row in rows):
         raise ArgumentError(
-            f"{run.config['task']} must return numbers of the same names for every seed, but does not: return all of "
+            f"{task} must return numbers of the same names for every seed, but does not: return all of "
             f"{', '.join(names)}."
         )
     arrays = {name: np.array([row[name] for row in rows], dtype=float) for name in ("seed", *names)}

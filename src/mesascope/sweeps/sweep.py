@@ -28,6 +28,7 @@ from mesascope.records import from_record, to_record
 from mesascope.runs import Run
 from mesascope.runs.files import as_path, read_json, write_json
 from mesascope.runs.locks import locked
+from mesascope.runs.provenance import installed
 from mesascope.sweeps.points import COLUMNS, Point, as_task, code_of_task, load_task, run_point
 from mesascope.text import counted
 
@@ -147,15 +148,17 @@ class Sweep(Tabular):
         return self
 
     def _tell_of_other_code(self, done: Sequence[Point]) -> None:
-        """Print how many finished points were made by other code than the task's of now."""
-        own = code_of_task(self._task)
-        codes = [Run.open(self.out / point.key).config.get("code") for point in done] if own else []
-        if other := sum(code not in (None, own) for code in codes):
-            verb = "was" if other == 1 else "were"
-            tell(
-                f"{counted(other, 'finished point')} of {len(done)} {verb} made by other code of {self.name}: pass "
-                "another --out to compute them again."
-            )
+        """Print how many finished points were made by other code of the task, or by another mesascope."""
+        own = code_of_task(self._task), installed("mesascope")
+        configs = [Run.open(self.out / point.key).config for point in done]
+        made = [(config.get("code"), config.get("versions", {}).get("mesascope")) for config in configs]
+        for index, other in enumerate((f"other code of {self.name}", "another version of mesascope")):
+            if count := sum(one[index] not in (None, own[index]) for one in made):
+                verb = "was" if count == 1 else "were"
+                tell(
+                    f"{counted(count, 'finished point')} of {len(done)} {verb} made by {other}: pass another --out to "
+                    "compute them again."
+                )
 
     def table(self) -> Table:
         """Claims and measured numbers of all finished points, each in a row with its settings."""
@@ -187,7 +190,7 @@ class Sweep(Tabular):
 
     def _sorted(self) -> tuple[list[Point], list[Point]]:
         """Finished and unfinished points."""
-        there = {point.key: _is_finished(self.out / point.key) for point in self.points}
+        there = {point.key: _is_finished(point, self.out / point.key) for point in self.points}
         done, left = ([point for point in self.points if there[point.key] is wanted] for wanted in (True, False))
         return done, left
 
@@ -217,12 +220,20 @@ class Sweep(Tabular):
         return f"Sweep of {self.name} in {self.out}: {counted(len(self.points), 'point')}"
 
 
-def _is_finished(folder: Path) -> bool:
-    """True if a run is complete and has a report. A damaged run counts as unfinished, and fails when run again."""
-    with contextlib.suppress(RunDirectoryError):
-        ends = (folder / name for name in ("config.json", "finished.json", "report.html"))
-        return all(file.exists() for file in ends) and Run.open(folder).is_complete
-    return False
+def _is_finished(point: Point, folder: Path) -> bool:
+    """True if a point's run is complete, unchanged and has a report.
+
+    A damaged run, or one of another point, counts as unfinished, and fails when run again.
+    """
+    if not all((folder / name).exists() for name in ("config.json", "finished.json", "report.html")):
+        return False
+    try:
+        run = Run.open(folder)
+        point.require_own(run)
+        run.require_unchanged()
+    except RunDirectoryError:
+        return False
+    return run.is_complete
 
 
 def _checked(settings: Any) -> Mapping[str, Sequence[Any]]:
