@@ -10,6 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
 import pytest
+import tiny_study
 import torch
 from PIL import Image
 
@@ -18,8 +19,11 @@ from mesascope.data.arrays import images_of
 from mesascope.data.files import DownloadError, Source, found
 from mesascope.data.folders import visible_files
 from mesascope.data.image_sets import _images
-from mesascope.errors import ArgumentError
+from mesascope.errors import ArgumentError, RunDirectoryError
+from mesascope.runs import open_run
 from mesascope.streams import stream
+from mesascope.studies import new_run
+from mesascope.studies.lab import Lab
 from mesascope.tasks import FewShotArrays, FewShotImages
 
 REAL = os.environ.get("MESASCOPE_DATA")
@@ -239,9 +243,11 @@ def test_a_cache_that_is_damaged_or_cannot_be_written_is_done_without(folder, mo
     picture(folder / "mine" / "train" / "cat" / "1.png", 10)
     expected = images(str(folder / "mine"), size=4).pixels
     (kept,) = (cache_folder() / "decoded").iterdir()  # and nothing beside the pictures
-    kept.write_bytes(b"damaged")
-    _images.cache_clear()
-    assert torch.equal(images(str(folder / "mine"), size=4).pixels, expected)
+    whole = kept.read_bytes()
+    for content in (b"damaged", whole[:-1] + bytes([whole[-1] ^ 1])):
+        kept.write_bytes(content)
+        _images.cache_clear()
+        assert torch.equal(images(str(folder / "mine"), size=4).pixels, expected)
     (folder / "file").write_text("no folder")
     monkeypatch.setenv("MESASCOPE_CACHE", str(folder / "file"))
     _images.cache_clear()
@@ -532,3 +538,23 @@ def test_own_arrays_are_copied(dtype):
     ]
     pixels[:] = 5
     assert all(family.sample(1, stream(0, "own")).xq.max() == 0 for family in families)
+
+
+def test_a_run_goes_on_with_the_images_with_which_it_was_begun(folder):
+    for name in ("cat", "dog"):
+        for index in range(3):
+            picture(folder / "mine" / "train" / name / f"{index}.png", 10 * index)
+    family = FewShotImages(str(folder / "mine"), ways=2, queries=1, size=4)
+    run = new_run(tiny_study.STUDY, "quick", out=folder / "run")
+    drawn = Lab(run, 1).draw(family, 3, "tasks")
+    assert torch.equal(Lab(open_run(run.path), 1).draw(family, 3, "tasks").xq, drawn.xq)
+    picture(folder / "mine" / "train" / "cat" / "0.png", 200)
+    _images.cache_clear()
+    for use in (
+        lambda lab: lab.draw(family, 3, "tasks"),
+        lambda lab: lab.train("layer", tiny_study.NETWORK, family, tiny_study.TRAINING),
+    ):
+        with pytest.raises(
+            RunDirectoryError, match="mine must be those with which .*run was begun, but are others: re"
+        ):
+            use(Lab(open_run(run.path), 1))

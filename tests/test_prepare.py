@@ -26,6 +26,7 @@ from mesascope.language import TextWindows, documents, open_corpus, prepare, pre
 from mesascope.language.documents import Piece, Reading, files_of, pieces
 from mesascope.language.shards import ShardWriter
 from mesascope.language.tokenizing import load_tokenizer
+from mesascope.runs.locks import BusyError, locked
 
 TEXTS = [f"document {number}: naïve {'x' * number}\n" for number in range(60)]
 
@@ -678,3 +679,12 @@ def test_real_texts_are_decoded_from_their_tokens(tmp_path, tokenizer):
     speeches = sorted(file.read_text().split("\n\n"))
     assert len(speeches) > 7000
     assert sorted(decoded(corpus, "train") + decoded(corpus, "validation")) == speeches
+
+
+def test_two_processes_do_not_write_one_corpus(tmp_path):
+    (tmp_path / "text.txt").write_text("\n\n".join(TEXTS))
+    (tmp_path / "tokens").mkdir()
+    with locked(tmp_path / "tokens"), pytest.raises(BusyError, match="must be written by one process at a time"):
+        prepare([tmp_path / "text.txt"], tmp_path / "tokens")
+    prepare([tmp_path / "text.txt"], tmp_path / "tokens")
+    assert not (tmp_path / "tokens" / ".lock").exists()

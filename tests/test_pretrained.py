@@ -113,6 +113,26 @@ def test_a_folder_that_is_no_network_is_refused_in_a_sentence(damage, message, t
     assert "\n" not in str(caught.value)
 
 
+def test_weights_that_changed_on_disk_are_refused(tmp_path):
+    InContextRegressorConfig(TransformerConfig(4)).build().save_pretrained(tmp_path)
+    content = bytearray((tmp_path / "model.safetensors").read_bytes())
+    content[-2] ^= 64
+    (tmp_path / "model.safetensors").write_bytes(content)
+    said = r"/model.safetensors must be whole, but is damaged \(its tensors have another checksum\): save the net"
+    with pytest.raises(ArgumentError, match=said):
+        InContextRegressor.from_pretrained(tmp_path)
+
+
+def test_a_config_of_an_earlier_save_is_refused(tmp_path):
+    """A process that is killed between the two files leaves such a folder."""
+    InContextRegressorConfig(TransformerConfig(4)).build().save_pretrained(tmp_path)
+    former = (tmp_path / "config.json").read_bytes()
+    InContextRegressorConfig(TransformerConfig(4, damping=0.5)).build().save_pretrained(tmp_path)
+    (tmp_path / "config.json").write_bytes(former)
+    with pytest.raises(ArgumentError, match=r"its config.json is not that with which model.safetensors was saved"):
+        InContextRegressor.from_pretrained(tmp_path)
+
+
 @pytest.mark.parametrize("left", ["half", "all but 4 bytes", "none"])
 @pytest.mark.parametrize("name", ["model.safetensors", "config.json"])
 def test_a_damaged_file_of_a_network_is_named(name, left, tmp_path):

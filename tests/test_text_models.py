@@ -686,3 +686,18 @@ def test_names_matter_to_a_model_that_goes_by_them_and_not_to_one_that_does_not(
 def test_a_model_that_gives_no_numbers_is_refused():
     with pytest.raises(ArgumentError, match=r"^model must answer with a number at least once, but is"):
         names_matter(lambda prompt: "I do not know", tasks=3)
+
+
+def test_two_processes_lose_no_answer_of_a_cache(tmp_path):
+    """Each opens the file again and again while the other appends to it."""
+    code = (
+        "import sys; from mesascope.adapters.calls import CachedModel as Calls\n"
+        "for index in range(40):\n"
+        "    calls = Calls(lambda prompt: prompt * 500, 'model', cache=sys.argv[1])\n"
+        "    calls.ask([f'{sys.argv[2]} {index}'])\n"
+    )
+    file = tmp_path / "answers.jsonl"
+    both = [subprocess.Popen([sys.executable, "-c", code, str(file), name]) for name in ("a", "b")]
+    assert [process.wait() for process in both] == [0, 0]
+    prompts = {json.loads(line)["prompt"] for line in file.read_text().splitlines()}
+    assert len(prompts) == 80

@@ -8,6 +8,7 @@ import functools
 import hashlib
 import inspect
 import json
+import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -180,7 +181,7 @@ class CachedModel:
             self._kept[key] = kept
             if self.cache is not None:
                 row = {"key": key, "model": self.name, "prompt": prompt, "answer": kept}
-                with self.cache.open("a", encoding="utf-8") as file:
+                with _alone(self.cache), self.cache.open("a", encoding="utf-8") as file:
                     file.write(json.dumps(row) + "\n")
 
     def _count(self, error: UnansweredPrompt) -> None:
@@ -221,10 +222,18 @@ def _awaited(answer: Any) -> Any:
     return asyncio.run_coroutine_threadsafe(wait(), _loop()).result()
 
 
+def _alone(path: Path) -> Any:
+    """Lock of a cache: one process at a time reads or writes it."""
+    from filelock import FileLock
+
+    os.stat(path.parent)  # raises if it is missing; the lock would make it
+    return FileLock(path.with_name(f".{path.name}.lock"))
+
+
 def _opened(path: Path) -> dict[str, str]:
     """Read the answers in a cache by key, and remove an incomplete last line."""
     try:
-        with path.open("a+b") as file:
+        with _alone(path), path.open("a+b") as file:
             file.seek(0)
             whole, ended, torn = file.read().rpartition(b"\n")
             begun = torn[:6] == b'{"key"'[: len(torn)]  # False for a file of another format

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,6 +22,13 @@ class Images(NamedTuple):
     pixels: Tensor
     labels: Int[Tensor, " images"]
     classes: tuple[str, ...]
+
+    @property
+    def checksum(self) -> str:
+        """Checksum of pixels and labels, in 16 hexadecimal digits."""
+        digest = hashlib.sha256(self.pixels.numpy())
+        digest.update(self.labels.numpy())
+        return digest.hexdigest()[:16]
 
 
 def images_of(found: Any, labels: Any = None) -> Images:

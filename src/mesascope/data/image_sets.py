@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save
 from torch.nn import functional
 
 from mesascope.data.arrays import Images, as_shown, is_grey
@@ -27,6 +26,7 @@ from mesascope.data.files import Source, cache_folder, found
 from mesascope.data.folders import folder_of, is_hidden, pictures_of, state_of
 from mesascope.errors import ArgumentError, require_choice, require_count, require_instance, require_package
 from mesascope.files import replacing
+from mesascope.modules import read_tensors, tensors_bytes
 from mesascope.progress import tracked
 from mesascope.shapes import Tensor
 
@@ -176,7 +176,7 @@ def _of_folder(folder: Path, part: str, size: int | None) -> Images:
     key = hashlib.sha256(json.dumps([_DECODER, part, size, state]).encode()).hexdigest()[:16]
     kept = cache_folder() / "decoded" / f"{key}.safetensors"
     try:
-        pixels = load_file(kept)["pixels"]
+        pixels = read_tensors(kept)[0]["pixels"]
     except (OSError, SafetensorError, KeyError):  # missing or damaged
         pixels = _all_decoded(paths, every, size)
         _keep(kept, pixels)
@@ -202,7 +202,7 @@ def _of_all_parts(folder: Path, part: str, own: list[Path]) -> list[Path]:
 def _keep(path: Path, pixels: Tensor) -> None:
     try:
         with replacing(path, str(os.getpid())) as aside:
-            aside.write_bytes(save({"pixels": pixels}))
+            aside.write_bytes(tensors_bytes({"pixels": pixels}))
     except OSError as error:
         warnings.warn(
             f"{path.parent} cannot be written ({error}), so pictures are decoded each time: set MESASCOPE_CACHE to a "

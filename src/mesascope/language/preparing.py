@@ -21,6 +21,7 @@ from mesascope.language.shards import INDEX, SPLITS, TOKENIZER, Corpus, Index, S
 from mesascope.language.tokenizing import Encoded, encoded
 from mesascope.progress import tracked
 from mesascope.runs.files import as_path, write_aside
+from mesascope.runs.locks import LOCKS, locked
 from mesascope.runs.results import record_hash
 
 PROGRESS = "progress.json"
@@ -266,25 +267,31 @@ class PreparationCheckpoint:
 
     @contextlib.contextmanager
     def writing(self, writers: dict[str, ShardWriter]) -> Iterator[dict[str, ShardWriter]]:
-        """Continue writers from the checkpoint and close them; an error before any checkpoint deletes all files."""
+        """Continue writers from the checkpoint and close them; an error before any checkpoint deletes all files.
+
+        Other processes cannot write into the folder meanwhile.
+        """
         made = not self.folder.exists()
         self.folder.mkdir(parents=True, exist_ok=True)
-        for split, kept in self._kept.splits.items():
-            writers[split].go_on(kept)
-        try:
-            yield writers
-            for writer in writers.values():
-                writer.close()
-        except BaseException:
-            for writer in writers.values():
-                writer.drop() if self.is_begun else writer.remove()
-            if not self.is_begun:
-                for name in (PROGRESS, TOKENIZER):
+        with locked(self.folder):
+            try:
+                for split, kept in self._kept.splits.items():
+                    writers[split].go_on(kept)
+                yield writers
+                for writer in writers.values():
+                    writer.close()
+            except BaseException:
+                for writer in writers.values():
+                    writer.drop() if self.is_begun else writer.remove()
+                for name in () if self.is_begun else (PROGRESS, TOKENIZER):
                     (self.folder / name).unlink(missing_ok=True)
+                raise
+            finally:
+                for lock in LOCKS:
+                    (self.folder / lock).unlink(missing_ok=True)
                 if made:
-                    with contextlib.suppress(OSError):
+                    with contextlib.suppress(OSError):  # it has files
                         self.folder.rmdir()
-            raise
 
 
 def _state(files: Sequence[Path], last: int) -> str:

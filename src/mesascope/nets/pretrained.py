@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 import safetensors
-import safetensors.torch
 from torch import nn
 from torch.nn.utils.parametrize import is_parametrized
 from torch.nn.utils.prune import is_pruned
@@ -17,7 +16,7 @@ from torch.nn.utils.prune import is_pruned
 import mesascope
 from mesascope.errors import ArgumentError, ArgumentTypeError, refuse, require_instance
 from mesascope.files import write_aside
-from mesascope.modules import names_of, put
+from mesascope.modules import names_of, put, read_tensors, tensors_bytes
 from mesascope.nets.checks import check_held
 from mesascope.nets.layers import UndecayedParameter, module_text
 from mesascope.records import from_record, to_record
@@ -62,8 +61,10 @@ class Pretrained(nn.Module):
             check_held("the network", weight)
             weights[name] = weight.cpu()
         with written("folder", folder) as path:
-            write_aside(path / _WEIGHTS, safetensors.torch.save(weights, {"mesascope": mesascope.__version__}))
-            write_aside(path / _CONFIG, (json.dumps(to_record(self.config), indent=2) + "\n").encode())
+            record = to_record(self.config)
+            own = {"mesascope": mesascope.__version__, "config": json.dumps(record)}
+            write_aside(path / _WEIGHTS, tensors_bytes(weights, **own))
+            write_aside(path / _CONFIG, (json.dumps(record, indent=2) + "\n").encode())
 
     @classmethod
     def from_pretrained(cls: type[Net], folder: str | Path) -> Net:
@@ -75,8 +76,12 @@ class Pretrained(nn.Module):
         """
         path = path_of("folder", folder)
         try:
-            net = cls._build(json.loads((path / _CONFIG).read_text()))
-            _fill(net, safetensors.torch.load_file(path / _WEIGHTS))
+            record = json.loads((path / _CONFIG).read_text())
+            net = cls._build(record)
+            weights, made = read_tensors(path / _WEIGHTS)
+            _fill(net, weights)
+            if "config" in made and json.loads(made["config"]) != record:
+                raise ValueError(f"its {_CONFIG} is not that with which {_WEIGHTS} was saved")
         except (safetensors.SafetensorError, json.JSONDecodeError, UnicodeDecodeError) as error:
             file = path / (_WEIGHTS if isinstance(error, safetensors.SafetensorError) else _CONFIG)
             said = " ".join(str(error).split())

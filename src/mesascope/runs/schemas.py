@@ -48,6 +48,7 @@ class StudyConfig(Config):
     begun_on: NotRequired[str]  # first device and machine, if the run was resumed on another
     reuse: NotRequired[str]
     defined_in: NotRequired[str]
+    images: NotRequired[dict[str, str]]  # checksums of the images of each task family
     code: NotRequired[str]  # SHA-256 of the file of a user's own study when the run began
 
 

@@ -13,13 +13,14 @@ from typing import Any, overload
 
 import torch
 
-from mesascope.errors import NumericalError, refuse, require_instance
+from mesascope.errors import NumericalError, RunDirectoryError, refuse, require_instance
 from mesascope.evidence import Arrays, Stage
 from mesascope.evidence.numbers import unmasked
 from mesascope.progress import STOP, part_of
 from mesascope.records import to_record
 from mesascope.runs import Run
 from mesascope.runs.checkpoints import TrainingCheckpoints, require_metrics, require_no_progress
+from mesascope.runs.files import write_json
 from mesascope.runs.results import record_hash
 from mesascope.runs.schemas import require_name
 from mesascope.shapes import Tensor
@@ -52,7 +53,23 @@ class Lab:
     def draw(self, family: SequenceFamily, tasks: int, name: str) -> Tensor: ...
     def draw(self, family: Family | SequenceFamily, tasks: int, name: str) -> Episode | Tensor:
         """Fresh tasks; each ``name`` and each seed of a run has its own tasks."""
+        self._require_same_images(family)
         return family.sample(tasks, self.stream(name))
+
+    def _require_same_images(self, family: Any) -> None:
+        """Raise if a family's images have changed since this run first used them."""
+        if (own := getattr(family, "checksum", None)) is None:
+            return
+        known = self.run.config.get("images", {})
+        name = f"{family.dataset} {record_hash(to_record(family))}"
+        if known.get(name, own) != own:
+            raise RunDirectoryError(
+                f"the images of {family.dataset} must be those with which {self.run.path} was begun, but are others: "
+                f"restore them, or {self.run.afresh}."
+            )
+        if name not in known:
+            self.run.config["images"] = {**known, name: own}
+            write_json(self.run.path / "config.json", self.run.config)
 
     def stream(self, name: str, step: int = 0) -> torch.Generator:
         """Random generator for a name and a step, on the run's device."""
@@ -92,6 +109,7 @@ class Lab:
             NumericalError: a network diverged.
         """
         require_name("the name of a training", name)
+        self._require_same_images(family)
         seeds = list(seeds or self.seeds)
         identity = {"network": network, "family": family, "training": training, "seeds": seeds}
         if loss is not half_mse:

@@ -101,6 +101,11 @@ class FewShotImages(_FewShot):
     part: Part = "train"
     rotations: bool = False
 
+    @property
+    def checksum(self) -> str:
+        """Checksum of the images."""
+        return self._found()[0].checksum
+
     def _found(self) -> tuple[Images, ByClass]:
         return sorted_images(self.dataset, self.part, self.size)
 
@@ -205,6 +210,11 @@ class _Digits:
     queries: Count = 400
     dataset: str = "digits"
     size: Count | None = None
+
+    @property
+    def checksum(self) -> str:
+        """Checksum of the images of both parts."""
+        return "".join(images(self.dataset, part, self.size).checksum for part in ("train", "test"))
 
     def sample(self, batch: int, generator: torch.Generator) -> Episode:
         """Draw ``batch`` tasks in their order, on the generator's device, in float32."""
