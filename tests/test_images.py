@@ -552,9 +552,9 @@ def test_a_run_goes_on_with_the_images_with_which_it_was_begun(folder):
     _images.cache_clear()
     for use in (
         lambda lab: lab.draw(family, 3, "tasks"),
-        lambda lab: lab.train("layer", tiny_study.NETWORK, family, tiny_study.TRAINING),
+        lambda lab: lab.train("layer", None, family, tiny_study.TRAINING),
     ):
         with pytest.raises(
-            RunDirectoryError, match="mine must be those with which .*run was begun, but are others: re"
+            RunDirectoryError, match=r"mine must be those with which .*run was begun, but are others: re"
         ):
             use(Lab(open_run(run.path), 1))

@@ -12,7 +12,7 @@ from time import monotonic
 from typing import Any, TypeVar
 from weakref import WeakSet
 
-__all__ = ["STOP", "Progress", "duration", "part_of", "tell", "tracked"]
+__all__ = ["STOP", "Progress", "duration", "part_of", "tell", "tell_progress", "tracked"]
 
 P = TypeVar("P", bound="Progress")
 T = TypeVar("T")
@@ -129,10 +129,16 @@ def part_of(work: str) -> Iterator[None]:
 
 
 def tell(line: str) -> None:
-    """Print a line about progress on standard error."""
-    if not _is_silent():
-        with contextlib.suppress(OSError, ValueError):  # the reader has closed the stream
+    """Print a line on standard error."""
+    if sys.stderr is not None:
+        with contextlib.suppress(OSError, ValueError):  # the reader has closed the stream, or its disk is full
             print(line, file=sys.stderr, flush=True)
+
+
+def tell_progress(line: str) -> None:
+    """Print a line about progress, unless progress is silent."""
+    if not _is_silent():
+        tell(line)
 
 
 def _is_silent() -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 
 from mesascope.cli.parsing import memory_remedy, naming_flags, parsed
 from mesascope.cli.run import with_study
-from mesascope.errors import MesascopeError
+from mesascope.errors import ArgumentError, MesascopeError
 
 __all__ = ["main"]
 
@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         status = _run(arguments)
         sys.stdout.flush()
         return status
-    except SystemExit as stop:  # tyro has printed help or an error
+    except SystemExit as stop:  # tyro has printed help or an error, or another process has
         return int(stop.code or 0)
     except MesascopeError as error:
         return _refused(str(error))
@@ -72,7 +72,14 @@ def _run(arguments: list[str]) -> int:
             command = parsed(with_study(arguments))
         finally:
             gc.enable()
-        return command() or 0
+        try:
+            return command() or 0
+        except SystemExit as stop:
+            if type(stop) is not SystemExit:  # one of mesascope's own
+                raise
+            raise ArgumentError(
+                f"the code that the command runs must return, but calls sys.exit({stop.code!r}): raise an error."
+            ) from stop
 
 
 def _prepare() -> None:
@@ -114,7 +121,8 @@ def _os_sentence(error: OSError) -> str:
     if error.errno == errno.ENOSPC:
         advice = _advice(error, ", and ")
         return f"{error.filename} must have room to be written, but its disk is full: free some space{advice}."
-    return f"{error.filename} must be readable and writable, but is not ({error.strerror}): check the path."
+    rule, remedy = "be readable and writable", f"check the path{_advice(error, ', and ')}"
+    return f"{error.filename} must {rule}, but is not ({error.strerror}): {remedy}."
 
 
 def _advice(error: BaseException, joint: str) -> str:

@@ -69,8 +69,11 @@ class Identify:
 
     def __call__(self) -> None:
         from mesascope.identification import along, by_layer, identify
+        from mesascope.runs.run import require_new
         from mesascope.tasks.calling import LearnerError
 
+        if self.out is not None:
+            require_new(self.out)
         name, learner, family = self._learner()
         given = self.family is not None or family is not None
         family = family_of(self.family, family)
@@ -220,6 +223,7 @@ def _module(place: str) -> ModuleType:
 
 def _network(place: str, checkpoints: bool, training: str = "", seed: str = "") -> tuple[str, Any, Any]:
     run, training, number = _training(place, training, seed)
+    last = "" if run.is_finished else f", after step {run.steps(training)[-1]} of an unfinished training"
     learner: Any
     if checkpoints:
         steps = run.steps(training)
@@ -231,7 +235,7 @@ def _network(place: str, checkpoints: bool, training: str = "", seed: str = "") 
         learner = {step: run.network(training, number, step) for step in steps}
     else:
         learner = run.network(training, number)
-    return f"{training} of seed {number}", learner, run.family(training)
+    return f"{training} of seed {number}{'' if checkpoints else last}", learner, run.family(training)
 
 
 def _training(place: str, training: str, seed: str) -> tuple[Any, str, int]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import tyro
+
+from mesascope.progress import tell
 
 if TYPE_CHECKING:
     from mesascope.runs import Run
@@ -46,7 +47,7 @@ class Ledger:
             if str(run.path) not in judged and not any(one.startswith(named) for one in left_out):
                 left_out.append(_why(run))
         for sentence in left_out:
-            print(f"mesascope: left out: {sentence}", file=sys.stderr)
+            tell(f"mesascope: left out: {sentence}")
 
 
 def _why(run: Run) -> str:
@@ -55,5 +56,6 @@ def _why(run: Run) -> str:
     if kind not in ("study", "identification"):
         return f"{run.path} must be a run of a study or of identify, but is a {kind}: see its folder."
     if not run.is_finished:
-        return f"{run.path} must be finished, but is not: continue it with --resume."
+        remedy = "finish it by mesascope report" if kind == "identification" else "continue it with --resume"
+        return f"{run.path} must be finished, but is not: {remedy}."
     return f"{run.path} must be the newest run of its settings, but is not: pass it alone."

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import tyro
 
 from mesascope.errors import RunDirectoryError
+from mesascope.progress import tell
 
 if TYPE_CHECKING:
     from mesascope.runs import Run
@@ -33,7 +33,7 @@ class Report:
                 conclude(study, run)
             else:
                 run.require_unchanged()
-                if run.config["kind"] == "identification" and run.is_finished:
+                if (run.path / "identification.json").exists():  # finishes one that a full disk cut
                     from mesascope.identification.reporting import concluded
 
                     concluded(run)
@@ -47,5 +47,5 @@ def _study(run: Run) -> Any:
     try:
         return run.study
     except RunDirectoryError as error:
-        print(f"mesascope: claims are shown as judged when the run finished: {error}", file=sys.stderr)
+        tell(f"mesascope: claims are shown as judged when the run finished: {error}")
         return None

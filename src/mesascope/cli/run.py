@@ -18,7 +18,7 @@ import tyro
 
 from mesascope.errors import ArgumentError, require_count
 from mesascope.loading import in_file
-from mesascope.progress import tell
+from mesascope.progress import tell_progress
 from mesascope.records import facts, register, registered
 
 _DOC = """Run a study: train, measure, judge its claims and write a report.
@@ -67,7 +67,7 @@ class RunStudy:
             print(table or "no training of this study can be timed from a few steps")
             print("left out: evaluations, measurements, trainings that need a measurement, and learners of streams")
             return
-        slow = threading.Timer(_SILENT, tell, ["loading torch and the study"])
+        slow = threading.Timer(_SILENT, tell_progress, ["loading torch and the study"])
         slow.daemon = True
         slow.start()
         try:
@@ -169,6 +169,11 @@ def with_study(arguments: Sequence[str]) -> list[str]:
         run = open_run(folder or arguments[2])
         if run.config.get("study") in registered("study"):
             return ["run", run.config["study"], *arguments[1:]]
+        if run.config["kind"] == "sweep":
+            raise ArgumentError(
+                f"--resume must name a run of a study, but {run.path} is a point of a sweep: continue the sweep by "
+                f"{shlex.join(['mesascope', 'sweep', '--resume', str(run.path.parent)])}."
+            )
         if run.config.get("defined_in"):  # a file is code, so it must be named
             raise ArgumentError(f"--resume must follow the file of your own study: {_resume_command(run)}.")
     if not in_file(word):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import json
 import shlex
-import sys
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from typing import Any, Literal
 import tyro
 
 from mesascope.errors import ArgumentError, MesascopeError, require_count
-from mesascope.progress import duration
+from mesascope.progress import duration, tell
 from mesascope.text import counted, printable
 
 Repeated = tyro.conf.UseAppendAction[tuple[str, ...]]
@@ -155,7 +154,7 @@ def _failures(sweep: Any) -> str:
     from mesascope.sweeps.gathering import failures
 
     for label, sentence in failures(sweep):
-        print(f"failed: {label}: {sentence}", file=sys.stderr)
+        tell(f"failed: {label}: {sentence}")
     return (
         f"all {len(sweep.points)} points must finish, but {len(sweep.failed)} failed: correct them, and repeat the "
         "command, which tries them again."

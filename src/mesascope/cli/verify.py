@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -11,6 +10,7 @@ from typing import Literal
 import tyro
 
 from mesascope.errors import ArgumentError
+from mesascope.progress import tell
 
 
 @dataclass(frozen=True)
@@ -42,5 +42,5 @@ class Verify:
         else:
             print(found.to_markdown() if self.format == "markdown" else found)
         for sentence in found.left_out:
-            print(f"mesascope: left out: {sentence}", file=sys.stderr)
+            tell(f"mesascope: left out: {sentence}")
         return 0 if found else 1

@@ -35,7 +35,10 @@ def cache_folder() -> Path:
     named = os.environ.get("MESASCOPE_CACHE")
     if named:
         return Path(named).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mesascope"
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    if home.startswith("~"):
+        raise ArgumentError("MESASCOPE_CACHE must be set for a user without a home folder, but is not: set it.")
+    return Path(home) / "mesascope"
 
 
 def data_folders() -> list[Path]:

@@ -14,7 +14,7 @@ from mesascope.errors import MesascopeError
 from mesascope.explore import run_text
 from mesascope.explore.later import Later
 from mesascope.explore.plots import LOOKS, alert, empty, helped, legend, plot, say, sentence, words
-from mesascope.runs import Run, find_runs
+from mesascope.runs import Run, find_runs, open_run
 
 NONE = "There is no folder of runs: pass some with --runs DIR, or make one by mesascope run one-step."
 # Roles of the two curves in `LOOKS`.
@@ -73,9 +73,15 @@ class RunList:
         for folder in self.folders:
             try:
                 runs, left_out = find_runs([folder])
-                found, unreadable = found + runs, unreadable + left_out
+                unreadable += left_out
             except MesascopeError as error:
+                runs = []
                 unreadable.append(str(error))
+            for run in runs:
+                try:
+                    found.append(open_run(run.path))  # raises if claims or metrics were edited
+                except MesascopeError as error:
+                    unreadable.append(str(error))
         runs = {run.path.name if self._single(run, found) else str(run.path): run for run in found}
         trainings = [
             (f"{name} : {one}", f"{name}: {one}") for name, run in runs.items() for one in run_text.trainings(run)

@@ -36,7 +36,8 @@ def save(own: Mapping[str, Subject], path: Path) -> Path:
         ArgumentError: a learner cannot run in a browser, or ``path`` cannot be a file.
     """
     found = subjects(own)
-    if path.is_dir() or not path.parent.is_dir():
+    path = path.resolve()  # a link stays one
+    if (path.exists() and not path.is_file()) or not path.parent.is_dir():
         refuse("--save", "be a file in a folder that exists", str(path), "pass a path such as page.html")
     write_aside(path, page(found).encode())
     return path

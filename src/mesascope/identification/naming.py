@@ -37,7 +37,7 @@ from mesascope.identification.seen import LEAST, Answered, Placed, Seen, placed
 from mesascope.identification.verdict import ENOUGH, EXACT, FARTHEST
 from mesascope.lenses.needs import require_access
 from mesascope.measurement import Measurement
-from mesascope.progress import tell, tracked
+from mesascope.progress import tell_progress, tracked
 from mesascope.records import register
 from mesascope.streams import stream
 from mesascope.tasks import Episode, Family, Learner
@@ -237,7 +237,7 @@ def _all(
     for one in tracked(_nearest(cheap, looks, most, levels.tolerance), "candidates"):
         if not announced and monotonic() - begun > _SOON:
             announced = True
-            tell(f"a first look, at tasks that were fitted: {like(name, shares([*looks.values()]))}")
+            tell_progress(f"a first look, at tasks that were fitted: {like(name, shares([*looks.values()]))}")
         found.append(next(comparisons[one.name], looks[one.name]))
     confirm = functools.partial(confirmed, further=further, seen=seen, levels=levels) if further else list
     found = confirm(found)

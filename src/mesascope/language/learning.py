@@ -6,7 +6,6 @@ import contextlib
 import itertools
 import math
 import shutil
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,6 +25,7 @@ from mesascope.measurement import Measurement
 from mesascope.modes import guarded
 from mesascope.nets import LanguageModel, LanguageModelConfig
 from mesascope.ops import without_reading_values
+from mesascope.progress import tell
 from mesascope.records import to_record
 from mesascope.runs import Run
 from mesascope.runs.checkpoints import TrainingCheckpoints, require_metrics, require_no_progress
@@ -253,10 +253,7 @@ class _Monitor:
             own = self.training_losses
             since = f" since step {self.since}" if self.since % self.plan.evaluate_every else ""  # a resumed training
             read = f"training loss{since} {math.fsum(own) / len(own):.4f}, " if own else ""
-            print(
-                f"step {step}/{self.plan.steps}: {read}validation loss {loss}, in-context score {score}",
-                file=sys.stderr,
-            )
+            tell(f"step {step}/{self.plan.steps}: {read}validation loss {loss}, in-context score {score}")
         self.training_losses.clear()
         self.since = step
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -19,7 +18,7 @@ from mesascope.language import tokenizing
 from mesascope.language.documents import Piece, Problem, Reading, files_of, pieces, size_of, standard_library
 from mesascope.language.shards import INDEX, SPLITS, TOKENIZER, Corpus, Index, ShardWriter, Split, open_corpus
 from mesascope.language.tokenizing import Encoded, encoded
-from mesascope.progress import tracked
+from mesascope.progress import tell, tracked
 from mesascope.runs.files import as_path, write_aside
 from mesascope.runs.locks import LOCKS, locked
 from mesascope.runs.results import record_hash
@@ -87,8 +86,7 @@ def prepare(
         _divide(writers["train"], writers["validation"], validation, index.end)
     if undivided:
         others = f", nor in {len(undivided) - 1} more" if undivided[1:] else ""
-        print(f"delimiter {reading.delimiter!r} is not in {undivided[0]}{others}: each file is one document",
-              file=sys.stderr)  # fmt: skip
+        tell(f"delimiter {reading.delimiter!r} is not in {undivided[0]}{others}: each file is one document")
     index.splits = {split: writer.record() for split, writer in writers.items()}
     index.skipped = progress.skipped_before + len(problems)
     write_aside(folder / INDEX, msgspec.json.format(msgspec.json.encode(index)))
@@ -153,7 +151,7 @@ def _divide(train: ShardWriter, held: ShardWriter, validation: float, end: int) 
     held.documents = int((moved == end).sum())
     train.documents += (train.last() != end) - held.documents
     which = "the only document" if documents == 1 else f"the {documents} documents, which all fall into one part"
-    print(f"validation: the last {count:,} of {tokens:,} tokens of {which}", file=sys.stderr)
+    tell(f"validation: the last {count:,} of {tokens:,} tokens of {which}")
 
 
 def _split(text: str, validation: float) -> str:
@@ -195,9 +193,9 @@ def _broken(problem: Problem, problems: list[Problem], what: str) -> None:
         )
     problems.append(problem)
     if len(problems) <= _TOLD:
-        print(f"left out: {problem}", file=sys.stderr)
+        tell(f"left out: {problem}")
     elif len(problems) == _TOLD + 1:
-        print("left out: more lines (counted, not printed)", file=sys.stderr)
+        tell("left out: more lines (counted, not printed)")
 
 
 def _require_text(writers: Mapping[str, ShardWriter], files: Sequence[Path], problems: Sequence[Problem]) -> None:

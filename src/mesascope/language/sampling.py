@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from mesascope.language.documents import is_utf8
 from mesascope.language.shards import TOKENIZER
 from mesascope.language.tokenizing import end_of_document, load_tokenizer, vocabulary_of
 from mesascope.nets import LanguageModel
+from mesascope.progress import tell
 from mesascope.runs.provenance import available_device, tell_device
 from mesascope.shapes import Float, Int, Tensor
 from mesascope.streams import stream
@@ -83,7 +83,7 @@ def generate(
         why = f"the model has learned {model.config.context} positions, and the prompt takes {len(read)}"
         if tokens is not None:
             refuse("tokens", f"be at most {most}, as {why}", tokens, f"pass {most} or fewer")
-        print(f"tokens: {most}, as {why}", file=sys.stderr)
+        tell(f"tokens: {most}, as {why}")
     return _drawn(model, tokenizer, read, min(count, most), temperature, top_p, seed)
 
 

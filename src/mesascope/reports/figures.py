@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import math
-import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from mesascope.errors import RunDirectoryError, require_choice
+from mesascope.progress import tell
 from mesascope.reports.panels import Figure, Matrices
 from mesascope.runs import Run
 
@@ -46,7 +46,7 @@ def draw_figures(run: Run, figures: Sequence[Figure], results: Any = None) -> No
             raise
         except Exception as error:
             said = f"{type(error).__name__}: {' '.join(str(error).split())}"
-            print(f"mesascope: figure {figure.name} is left out, as it raises {said}", file=sys.stderr)
+            tell(f"mesascope: figure {figure.name} is left out, as it raises {said}")
             continue
         run.save_figure(figure.name, figure.caption, files)
 

@@ -107,7 +107,7 @@ def write_report(
         f'<p class="question">{escape(question)}</p>' if question != title else "",
         f'<p class="muted">{escape(config.get("source", ""))}</p>',
         f"<p>{escape(method)}</p>" if method else "",
-        _sentences(found) or _found(claims) or "<p>This run has not finished: continue it with --resume.</p>",
+        _sentences(found) or _found(claims) or _unfinished(run),
         _deviations(config.get("deviations", [])),
         *(_figure(run, name, caption, claims) for name, caption in run.captions.items()),
         f"<h2>Premises, and claims that no figure shows</h2>{others}" if others else "",
@@ -121,6 +121,12 @@ def write_report(
     ])  # fmt: skip
     body = body.replace("<h2>How it was made</h2>", f"{_glossary(body)}<h2>How it was made</h2>", 1)
     return run.write_report(_page(title, body))
+
+
+def _unfinished(run: Run) -> str:
+    """A note for a run that has not finished."""
+    remedy = "continue it with --resume" if run.config["kind"] in ("study", "training") else "begin it again"
+    return "" if run.is_finished else f"<p>This run has not finished: {remedy}.</p>"
 
 
 def claims_page(title: str, claims: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:

@@ -60,6 +60,8 @@ def damaged(path: Path, rule: str, found: str, remedy: str | None = None) -> Run
 
 def read_bytes(path: Path, remedy: str | None = None, missing: bytes | None = None) -> bytes:
     """Bytes of a file. If there is no file, return ``missing``, or raise if that is None."""
+    if path.is_fifo() or path.is_char_device():  # reading could wait for ever
+        raise damaged(path, "be a file that can be read", "is not", remedy)
     try:
         return path.read_bytes()
     except FileNotFoundError:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 from mesascope.errors import RunDirectoryError
+from mesascope.progress import tell
 from mesascope.runs.files import damaged
 
 # Lock files in a folder, on file systems with locks and without.
@@ -38,14 +38,14 @@ def locked(folder: Path) -> Iterator[None]:
         except (OSError, NotImplementedError) as error:
             if getattr(error, "errno", errno.ENOSYS) not in _WITHOUT:
                 raise
-            print(f"mesascope: {folder} has no file locks ({error}): the file {LOCKS[1]} is used.", file=sys.stderr)
+            tell(f"mesascope: {folder} has no file locks ({error}): the file {LOCKS[1]} is used.")
             lock = SoftFileLock(folder / LOCKS[1], timeout=1)
             hint = f" (if there is none, delete {folder / LOCKS[1]})"
             lock.acquire()
     except Timeout:
         raise BusyError(
             f"{folder} must be written by one process at a time, but another is writing: wait for that one{hint}, or "
-            "choose another --out."
+            "use another folder."
         ) from None
     except OSError as error:
         remedy = _REMEDIES.get(error.errno or 0, "check the folder and its permissions")

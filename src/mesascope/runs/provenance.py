@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
-import sys
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mesascope.errors import ArgumentError, require_double
+from mesascope.progress import tell
 
 if TYPE_CHECKING:
     from mesascope.runs.run import Run
@@ -42,16 +42,13 @@ def tell_of_other_machine(run: Run) -> None:
         pairs.append((run.config["machine"], machine(run.config["device"])))
     for then, now in pairs:
         if then != now:
-            print(
-                f"mesascope: {run.path} was begun with {then} and goes on with {now}: numbers may differ.",
-                file=sys.stderr,
-            )
+            tell(f"mesascope: {run.path} was begun with {then} and goes on with {now}: numbers may differ.")
 
 
 def tell_device(asked: str, taken: str) -> None:
     """Print the device that ``auto`` has chosen. Call it after all arguments are checked."""
     if asked == "auto":
-        print(f"mesascope: --device auto takes {taken} ({machine(taken)}).", file=sys.stderr)
+        tell(f"mesascope: --device auto takes {taken} ({machine(taken)}).")
 
 
 def available_device(name: str) -> str:

@@ -60,11 +60,11 @@ class Run:
         config = {"schema": SCHEMA, "kind": kind, "id": uuid.uuid4().hex, **config}
         config["hash"] = _hash(config)
         json_bytes("config.json", config)  # raises before a folder is made
-        _require_empty(path)
+        require_new(path)
         path.mkdir(parents=True, exist_ok=True)
         run = cls(path, config)
         with run.lock():
-            _require_empty(path)
+            require_new(path)
             write_json(path / "config.json", config)
         return run
 
@@ -112,7 +112,8 @@ class Run:
         if {file.name for file in files} <= beginnings:
             for file in files:
                 file.unlink()
-            self.path.rmdir()
+            with contextlib.suppress(OSError):  # a link to a folder, say
+                self.path.rmdir()
 
     def discard_parts(self) -> None:
         """Remove the runs of single trainings; call it after this run has taken them over."""
@@ -374,7 +375,8 @@ def _hash(config: Mapping[str, Any]) -> str:
     return record_hash({key: config.get(key) for key in _DECIDES})
 
 
-def _require_empty(path: Path) -> None:
+def require_new(path: Path) -> None:
+    """Raise unless a run can be made at ``path``: it must be an empty folder, or not exist."""
     if not os.path.lexists(path) or (path.is_dir() and {file.name for file in path.iterdir()} <= _EMPTY):
         return
     own = path.is_dir() and (path / "config.json").exists()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,7 +15,7 @@ import torch
 from mesascope.errors import NumericalError, RunDirectoryError, refuse, require_instance
 from mesascope.evidence import Arrays, Stage
 from mesascope.evidence.numbers import unmasked
-from mesascope.progress import STOP, part_of
+from mesascope.progress import STOP, part_of, tell
 from mesascope.records import to_record
 from mesascope.runs import Run
 from mesascope.runs.checkpoints import TrainingCheckpoints, require_metrics, require_no_progress
@@ -175,7 +174,7 @@ class Lab:
             if STOP.is_set():
                 raise KeyboardInterrupt
             again = " again, as its code or settings have changed" if name in results else ""
-            print(f"measuring: {name}{again}", file=sys.stderr, flush=True)
+            tell(f"measuring: {name}{again}")
             with self._timed(name), part_of(f"measuring {name}"):
                 found = compute(*arguments)
                 results.save(name, found if isinstance(found, Stage) else by_seed(found))

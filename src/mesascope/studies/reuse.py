@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import math
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from mesascope.errors import RunDirectoryError, refuse, require_instance
+from mesascope.progress import tell
 from mesascope.records import updated
 from mesascope.runs import Run, open_run
 from mesascope.runs.checkpoints import TrainingCheckpoints, weights_hash
@@ -52,11 +52,11 @@ def take_over(run: Run, name: str, checkpoints: TrainingCheckpoints, finished: F
         watches = finished(found[1])
         rows = _logged_there(other, there.folder.name, checkpoints.config["seeds"], watches, training, done)
     except RunDirectoryError as error:
-        print(f"training {name} anew: {error}", file=sys.stderr, flush=True)
+        tell(f"training {name} anew: {error}")
         return False
     made = [(one.config.get("code"), one.config.get("versions", {}).get("mesascope")) for one in (run, other)]
     code = "" if made[0] == made[1] else ", made by other code"
-    print(f"training {name}: taken over from {there.folder}{code}", file=sys.stderr, flush=True)
+    tell(f"training {name}: taken over from {there.folder}{code}")
     run.rewind_metrics(name, -1)
     run.append_metrics({**row, "training": name} for row in rows)
     for step in there.steps():

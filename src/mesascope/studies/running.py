@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import sys
 import uuid
 from collections.abc import Iterable, Mapping
 from datetime import datetime
@@ -27,6 +26,7 @@ from mesascope.errors import (
 )
 from mesascope.evidence import Claim, Verdicts, judge, least_replicates
 from mesascope.modes import guarded
+from mesascope.progress import tell
 from mesascope.records import flat, from_record, to_record
 from mesascope.reports import draw_figures, write_report
 from mesascope.runs import Run, open_run
@@ -117,10 +117,9 @@ def resume_run(path: str | Path, study: Study | None = None, device: str | None 
             run.move_device(device)
     tell_of_other_machine(run)
     if not run.is_complete and study.defined_in and run.config.get("code") not in (None, _code(study)):
-        print(
+        tell(
             f"mesascope: {study.defined_in.rpartition(':')[0]} has changed since the run began: trainings that are "
-            "finished or begun stay as the former code made them; if the change affects them, start a new run.",
-            file=sys.stderr,
+            "finished or begun stay as the former code made them; if the change affects them, start a new run."
         )
     return study, settings, run
 
@@ -183,7 +182,7 @@ def _tell_of_few_seeds(study: Study, seeds: int) -> None:
         groups = [(least, [name for name in few if few[name] == least]) for least in sorted({*few.values()})]
         wanted = "; ".join(f"at least {least} for {', '.join(names)}" for least, names in groups)
         undecided = "no claim can" if len(few) == len(known) else f"{len(few)} of {len(known)} claims cannot"
-        print(f"mesascope: seeds is {seeds}, so {undecided} be decided: pass {wanted}.", file=sys.stderr, flush=True)
+        tell(f"mesascope: seeds is {seeds}, so {undecided} be decided: pass {wanted}.")
 
 
 def _tell_of_lost_networks(run: Run) -> None:
@@ -191,10 +190,9 @@ def _tell_of_lost_networks(run: Run) -> None:
 
     names = [stage.removeprefix("train ") for stage in run.times if stage.startswith("train ")]
     if missed := lost(run.path / "checkpoints", names):
-        print(
+        tell(
             f"mesascope: {run.path / 'checkpoints'} must hold the trained networks, but those of {', '.join(missed)} "
-            "are missing or damaged: the finished run keeps its claims, arrays and figures.",
-            file=sys.stderr,
+            "are missing or damaged: the finished run keeps its claims, arrays and figures."
         )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 import shutil
-import sys
 import tempfile
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -20,6 +19,7 @@ from mesascope.errors import ArgumentError, MesascopeError, RunDirectoryError
 from mesascope.evidence import Stage, Verdicts
 from mesascope.evidence.tables import Table, Tabular
 from mesascope.evidence.verdicts import measured_text
+from mesascope.progress import tell
 from mesascope.reports import counts_text
 from mesascope.runs import Run, find_runs
 from mesascope.runs.provenance import available_device, installed
@@ -102,11 +102,14 @@ def verify(
         device: device of the repetitions; the run's own if None.
 
     Raises:
-        ArgumentError: torch does not find ``device``, or git does not know ``since`` or the code of a study.
+        ArgumentError: ``folders`` is empty, torch does not find ``device``, or git does not know ``since`` or the code
+            of a study.
     """
     if device is not None:
         available_device(device)
     found, damaged = find_runs(folders)
+    if not (found or damaged):
+        raise ArgumentError("folders must name one or more folders of runs, but names none: pass runs, say.")
     runs, changes, verdicts, left_out = Table(), Table(), Verdicts(), []
     changes += [{"run": one.partition(" must ")[0], **_damaged(one)} for one in damaged]
     for run in found:
@@ -234,10 +237,10 @@ def _made_otherwise(then: _Record, now: _Record) -> list[str]:
 def _repeated(study: Study, run: Run, records: Verdicts, device: str | None) -> tuple[list[dict[str, str]], str]:
     """Changes found by repeating a run, and a summary of the differences of numbers."""
     folder = Path(tempfile.gettempdir()) / f"mesascope-verify-{uuid.uuid4().hex[:8]}"
-    print(f"running again: {run.path} in {folder}", file=sys.stderr, flush=True)
+    tell(f"running again: {run.path} in {folder}")
     try:
         again = _run_again(study, run, folder, device or run.config["device"])
-    except MesascopeError as error:
+    except (MesascopeError, OSError) as error:
         return [_change("", "run again", "finished", "failed", error)], "failed"
     elsewhere = _made_otherwise(run.config, again.config)
     reason = "; ".join([*_code(study, run), *elsewhere]) or "random draws or sums that the seed does not determine"

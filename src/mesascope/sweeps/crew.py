@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mesascope.errors import MesascopeError, one_line
-from mesascope.progress import STOP
+from mesascope.progress import STOP, tell
 from mesascope.runs.locks import BusyError
 
 # Longest wait for an event, and delay before a task whose folder is in use is tried again, in seconds.
@@ -187,7 +187,7 @@ class Crew:
         """Let running tasks reach a checkpoint, and start no others."""
         self.stopping = True
         self._queue.clear()
-        print("mesascope: running points stop at their next checkpoint; Ctrl-C ends them now.", file=sys.stderr)
+        tell("mesascope: running points stop at their next checkpoint; Ctrl-C ends them now.")
         client.run(_ask_to_stop, self.topic, on_error="ignore")
 
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from mesascope.progress import duration, tell
+from mesascope.progress import duration, tell, tell_progress
 from mesascope.text import counted
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class _Lines:
         line, ends = counts(self.sweep, crew), not (crew.waiting or crew.running)
         if line != self.last and (ends or time.monotonic() - self.at >= _EVERY):
             self.last, self.at = line, time.monotonic()
-            tell(line)
+            tell_progress(line)
 
 
 def counts(sweep: Sweep, crew: Crew) -> str:

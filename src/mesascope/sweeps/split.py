@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from mesascope.errors import RunDirectoryError
-from mesascope.progress import tell
+from mesascope.progress import tell_progress
 from mesascope.runs import Run
 from mesascope.runs.checkpoints import TrainingCheckpoints
 from mesascope.runs.run import PARTS
@@ -45,7 +45,7 @@ def train_side_by_side(study: Study, settings: Any, run: Run, workers: int) -> N
         with connected(workers) as client:
             before: list[str] = []
             while names and names != before:
-                tell(f"training side by side: {', '.join(names)}")
+                tell_progress(f"training side by side: {', '.join(names)}")
                 _train(run, names, client)
                 before, names = names, _open(study, settings, run)
 
@@ -61,7 +61,7 @@ def _train(run: Run, names: Sequence[str], client: Any) -> None:
 
     def show(crew: Crew) -> None:
         for key in crew.done[len(named) :]:
-            tell(f"{tasks[key].label}: done, {counted(len(tasks) - len(crew.done), 'training')} left")
+            tell_progress(f"{tasks[key].label}: done, {counted(len(tasks) - len(crew.done), 'training')} left")
             named.append(key)
 
     crew = Crew(train_part, tasks, show=show)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import math
+import json
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -241,8 +241,12 @@ def _checked(settings: Any) -> Mapping[str, Sequence[Any]]:
     for name, values in settings.items():
         if isinstance(values, str) or not isinstance(values, Sequence) or not values:
             raise ArgumentTypeError(f"{name} must have a non-empty list of values, but has {shown(values)}: pass one.")
-        if any(isinstance(value, float) and not math.isfinite(value) for value in values):
-            raise ArgumentError(f"{name} must have finite values, but has {shown(values)}: leave the others out.")
+        try:
+            json.dumps(to_record(values), allow_nan=False, ensure_ascii=False).encode()
+        except ValueError:
+            raise ArgumentError(
+                f"{name} must have finite values and UTF-8 text, but has {shown(values)}: leave the others out."
+            ) from None
         if name == "seeds":
             raise ArgumentError("seeds must be blocks of seeds, but is a setting here: pass them as seeds='0:20'.")
         if name in COLUMNS:

@@ -15,7 +15,7 @@ from torch import distributed
 
 from mesascope.errors import ArgumentError, MesascopeError, raised, refuse, require_callable, require_instance
 from mesascope.modes import guarded
-from mesascope.progress import STOP, Progress, tell
+from mesascope.progress import STOP, Progress, tell_progress
 from mesascope.shapes import Tensor
 from mesascope.training.finite import check_finite
 from mesascope.training.judging import BeforeAndAfter
@@ -201,7 +201,7 @@ def _started(state: Any, plan: Training, evaluate: Callable | None, checkpoints:
             refuse("checkpoints", f"be of at most {plan.steps:,} steps", f"at step {done:,}", "pass another folder")
         state.load(tensors)
         if 0 < done < plan.steps:
-            tell(f"training: continues after step {done:,} of {plan.steps:,}, its last checkpoint")
+            tell_progress(f"training: continues after step {done:,} of {plan.steps:,}, its last checkpoint")
         return done
     if evaluate:
         evaluate(0, state.result())

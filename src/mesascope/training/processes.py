@@ -35,6 +35,10 @@ def distributed_context() -> Iterator[bool]:
         distributed.destroy_process_group()
 
 
+class OtherProcessFailed(SystemExit):
+    """Another process has raised an error, and this one ends without a message."""
+
+
 def is_rank_zero() -> bool:
     """True if this process writes files and prints."""
     return not distributed.is_initialized() or distributed.get_rank() == 0
@@ -56,7 +60,7 @@ def on_rank_zero(do: Callable[[], Result], others: Callable[[], Result]) -> Resu
         failed = torch.tensor(error is not None)
         distributed.broadcast(failed, 0)
         if failed and error is None:
-            raise SystemExit(2)
+            raise OtherProcessFailed(2)
     if error is not None:
         raise error
     return results[0] if results else others()
