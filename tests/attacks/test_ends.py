@@ -1,4 +1,4 @@
-"""How commands end whose code, files or machine misbehave: in a sentence and a status, with nothing lost."""
+"""Ends of commands whose code, files or machine misbehave: in a sentence and a status, with nothing lost."""
 
 import json
 import os
@@ -20,6 +20,7 @@ from mesascope.explore.saving import save
 from mesascope.identification import candidates
 from mesascope.learners import GradientDescent
 from mesascope.runs import Run, open_run
+from mesascope.runs.results import record_hash
 from mesascope.studies import new_run, run_study, verify
 from mesascope.sweeps import Sweep
 from mesascope.sweeps.points import as_task, run_point
@@ -101,11 +102,14 @@ def test_verifying_nothing_is_no_success(finished):
 
 
 def test_a_network_of_an_unfinished_training_is_named_by_its_step(finished, tmp_path, capsys):
-    for name in ("claims.json", "finished.json"):
-        (finished.path / name).unlink()
+    checkpoints = finished.path / "checkpoints" / "layer"
+    manifest = json.loads((checkpoints / "8" / "manifest.json").read_text())
+    manifest["config"]["training"]["steps"] = 20
+    manifest["key"] = record_hash(manifest["config"])
+    (checkpoints / "8" / "manifest.json").write_text(json.dumps(manifest))
     command = ["identify", f"{finished.path}:layer", "--candidates", "gradient-descent", "--budget", "300"]
     assert main([*command, "--out", str(tmp_path / "identified")]) == 0
-    assert "layer of seed 0, after step 8 of an unfinished training" in capsys.readouterr().out
+    assert "layer of seed 0, after step 8 of 20" in capsys.readouterr().out
 
 
 def test_the_folder_of_an_identification_is_checked_first(tmp_path, capsys):
@@ -143,9 +147,14 @@ def test_edited_verdicts_are_not_shown(finished, tmp_path):
     claims = json.loads((tmp_path / "runs" / "edited" / "claims.json").read_text())
     edited = json.dumps([{**one, "verdict": "holds"} for one in claims])
     (tmp_path / "runs" / "edited" / "claims.json").write_text(edited)
-    runs, table, _ = RunList([tmp_path / "runs"], Document())._read()
-    assert [*runs] == ["whole"]
-    assert "claims.json must be as the run left it" in table
+    panel = RunList([tmp_path / "runs"], Document())
+    panel.later.now()
+    for name in ("whole", "edited"):
+        panel.menus["run"].value = name
+        assert ("better" in panel.claims.text) is (len(panel.menus["claim"].options) > 1) is (name == "whole")
+    assert "claims.json must be as the run left it" in panel.error.text
+    panel.menus["first"].value = "edited : layer"
+    assert not len(panel.sources[0].data["x"])
 
 
 def test_a_saved_page_replaces_no_device_and_follows_links(tmp_path, monkeypatch):

@@ -223,7 +223,9 @@ def _module(place: str) -> ModuleType:
 
 def _network(place: str, checkpoints: bool, training: str = "", seed: str = "") -> tuple[str, Any, Any]:
     run, training, number = _training(place, training, seed)
-    last = "" if run.is_finished else f", after step {run.steps(training)[-1]} of an unfinished training"
+    last, plan = run.steps(training)[-1], run.record(training).get("training")
+    unfinished = isinstance(plan, dict) and last < plan.get("steps", 0) and not checkpoints
+    told = f", after step {last} of {plan['steps']}" if unfinished else ""
     learner: Any
     if checkpoints:
         steps = run.steps(training)
@@ -235,7 +237,7 @@ def _network(place: str, checkpoints: bool, training: str = "", seed: str = "") 
         learner = {step: run.network(training, number, step) for step in steps}
     else:
         learner = run.network(training, number)
-    return f"{training} of seed {number}{'' if checkpoints else last}", learner, run.family(training)
+    return f"{training} of seed {number}{told}", learner, run.family(training)
 
 
 def _training(place: str, training: str, seed: str) -> tuple[Any, str, int]:

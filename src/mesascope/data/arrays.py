@@ -26,8 +26,8 @@ class Images(NamedTuple):
     @property
     def checksum(self) -> str:
         """Checksum of pixels and labels, in 16 hexadecimal digits."""
-        digest = hashlib.sha256(self.pixels.numpy())
-        digest.update(self.labels.numpy())
+        digest = hashlib.sha256(self.pixels.contiguous().numpy().data)
+        digest.update(self.labels.numpy().data)
         return digest.hexdigest()[:16]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,11 +23,7 @@ CURVES = ("network", "algorithm")
 
 
 class RunList:
-    """Panel of run folders.
-
-    Args:
-        folders: runs, or folders of runs; nothing else on the disk is read.
-    """
+    """Panel of ``folders``: runs, or folders of runs; nothing else on the disk is read."""
 
     def __init__(self, folders: Sequence[Path], doc: Document) -> None:
         self.folders, self.runs = [*folders], dict[str, Run]()
@@ -73,19 +70,13 @@ class RunList:
         for folder in self.folders:
             try:
                 runs, left_out = find_runs([folder])
-                unreadable += left_out
+                found, unreadable = found + runs, unreadable + left_out
             except MesascopeError as error:
-                runs = []
                 unreadable.append(str(error))
-            for run in runs:
-                try:
-                    found.append(open_run(run.path))  # raises if claims or metrics were edited
-                except MesascopeError as error:
-                    unreadable.append(str(error))
-        runs = {run.path.name if self._single(run, found) else str(run.path): run for run in found}
-        trainings = [
-            (f"{name} : {one}", f"{name}: {one}") for name, run in runs.items() for one in run_text.trainings(run)
-        ]
+        counts = Counter(run.path.name for run in found)
+        runs = {run.path.name if counts[run.path.name] == 1 else str(run.path): run for run in found}
+        named = [(name, one) for name, run in runs.items() for one in run_text.trainings(run)]
+        trainings = [(f"{name} : {one}", f"{name}: {one}") for name, one in named]
         return runs, run_text.run_table(runs, unreadable) if runs or unreadable else NONE, trainings
 
     def _put(self, found: tuple[dict[str, Run], str, list[tuple[str, str]]]) -> None:
@@ -94,19 +85,21 @@ class RunList:
             self.menus[name].options = [("", "none"), *trainings]
         self.menus["run"].options = ["", *self.runs]
 
-    @staticmethod
-    def _single(run: Run, found: Sequence[Run]) -> bool:
-        return sum(one.path.name == run.path.name for one in found) == 1
+    def _whole(self, name: str) -> Run | None:
+        """The run of a name; raise if its claims or metrics were edited."""
+        return open_run(self.runs[name].path) if name else None
 
     def _run(self) -> None:
-        run = self.runs.get(self.menus["run"].value)
-        claims = [] if run is None else list(run.claims)
-        stages = [] if run is None else list(run.results)
+        self._list([], [])
+        if (run := self._whole(self.menus["run"].value)) is not None:
+            self._list(run.claims, [*run.results])
+            if run.config["kind"] == "identification":
+                self.shown.text = run_text.report_frame(run)
+
+    def _list(self, claims: Sequence[Any], stages: Sequence[str]) -> None:
         self.claims.text, self.shown.text, self.arrays.text = run_text.claim_table(claims), "", ""
         self.menus["claim"].update(options=["", *(one["id"] for one in claims)], value="")
         self.menus["stage"].update(options=["", *stages], value="")
-        if run is not None and run.config["kind"] == "identification":
-            self.shown.text = run_text.report_frame(run)
 
     def _claim(self) -> None:
         run, name = self.runs.get(self.menus["run"].value), self.menus["claim"].value
@@ -118,8 +111,9 @@ class RunList:
         self.arrays.text = run_text.array_text(run, stage) if run is not None and stage else ""
 
     def _curves(self, name: str) -> Any:
-        run, _, training = self.menus[name].value.rpartition(" : ")
-        return self.runs[run].curves(training) if run else None
+        name, _, training = self.menus[name].value.rpartition(" : ")
+        run = self._whole(name)
+        return None if run is None else run.curves(training)
 
     def _metrics(self) -> None:
         found = [one for one in (self._curves("first"), self._curves("second")) if one is not None]
@@ -149,7 +143,6 @@ class RunList:
             "second": "A training, in orange.", "metric": "The logged metric to plot.",
         }  # fmt: skip
         menus = {f"control_{name}": helped(self.menus[name], text) for name, text in helps.items()}
-        again = {"control_read": helped(self.again, "Lists new runs.")}
-        return {"runs_error": self.error, "runs_mark": self.mark, "runs_table": self.table, **menus, **again,
-                "runs_claims": self.claims,
+        return {"runs_error": self.error, "runs_mark": self.mark, "runs_table": self.table, **menus,
+                "control_read": helped(self.again, "Lists new runs."), "runs_claims": self.claims,
                 "runs_shown": self.shown, "runs_arrays": self.arrays, "runs_curves": self.figure}  # fmt: skip

@@ -177,14 +177,14 @@ def trained_network(checkpoints: Path, training: str, seed: int, step: int | Non
     return network.eval().requires_grad_(False)
 
 
-def trained_on(checkpoints: Path, training: str) -> Any:
-    """Build the task family of a training from the record in the newest checkpoint.
+def record_of(checkpoints: Path, training: str) -> dict[str, Any]:
+    """Record of a training in its newest checkpoint.
 
     Raises:
         RunDirectoryError: the run has no checkpoints of this training.
         ArgumentError: there is no such training.
     """
-    return from_record(_read(checkpoints, training)[0]["family"])
+    return _read(checkpoints, training)[0]
 
 
 def kept_steps(checkpoints: Path, training: str) -> list[int]:

@@ -272,9 +272,13 @@ class Run:
 
     def family(self, training: str) -> Any:
         """The task family of a training, to `sample` new tasks or to compare the network with others."""
-        from mesascope.runs.checkpoints import trained_on
+        return from_record(self.record(training)["family"])
 
-        return trained_on(self._checkpoints(), training)
+    def record(self, training: str) -> dict[str, Any]:
+        """The record of a training: its network, family, training and seeds, as JSON."""
+        from mesascope.runs.checkpoints import record_of
+
+        return record_of(self._checkpoints(), training)
 
     def _checkpoints(self) -> Path:
         with contextlib.suppress(RunDirectoryError):

@@ -57,7 +57,7 @@ class Lab:
 
     def _require_same_images(self, family: Any) -> None:
         """Raise if a family's images have changed since this run first used them."""
-        if (own := getattr(family, "checksum", None)) is None:
+        if (own := getattr(family, "images_checksum", None)) is None:
             return
         known = self.run.config.get("images", {})
         name = f"{family.dataset} {record_hash(to_record(family))}"

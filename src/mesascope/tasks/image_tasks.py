@@ -102,7 +102,7 @@ class FewShotImages(_FewShot):
     rotations: bool = False
 
     @property
-    def checksum(self) -> str:
+    def images_checksum(self) -> str:
         """Checksum of the images."""
         return self._found()[0].checksum
 
@@ -212,7 +212,7 @@ class _Digits:
     size: Count | None = None
 
     @property
-    def checksum(self) -> str:
+    def images_checksum(self) -> str:
         """Checksum of the images of both parts."""
         return "".join(images(self.dataset, part, self.size).checksum for part in ("train", "test"))
 
