@@ -18,8 +18,7 @@ from mesascope.text import counted
 
 LEVEL = 0.99  # confidence level of each claim's interval
 RESAMPLES = 9_999
-# Largest multiple of the sample size that is suggested to decide a claim.
-_MOST_TIMES = 100
+_MOST_TIMES = 100  # largest multiple of the sample size that is suggested to decide a claim
 # Minimum numbers of replicates: with probability 1.6 %, all of seven lie on one side of the true median.
 _LEAST = {"bootstrap": 20, "median": 8}
 
@@ -180,15 +179,16 @@ def _decide(claim: Claim, bound: Bound, read: tuple[_Samples, ...]) -> _Decision
     ranks = sorted({*(2**power for power in range(len(alone).bit_length())), len(alone)})
     of = [(count, claim.over.removesuffix("s"))] * (len(alone) > cases) + [(cases, "case")] * (cases > 1)
     among = f"worst of {' x '.join(counted(*one) for one in of)}" if of else ""
+    if wrong := outside_at(1 - LEVEL):
+        shown = max((alone[place] for place in wrong), key=lambda one: max(one.low - bound.high, bound.low - one.high))
+        among = among and f"{among}; {len(wrong)} of {len(alone)} outside"
+        return _Decision("fails", shown, among, max(_least_error(outside_at), least))
+    _require_finite("standard errors", read[0].errors)
     nearest = min(alone, key=lambda one: min(one.low - bound.low, bound.high - one.high))
     if {*where} == {"inside"}:
         if claim.quantifier not in ("exact", "share") and any(map(_all_the_same, read)):
             raise _Undecided(f"all {claim.over} are the same")
         return _Decision("holds", nearest, among, max(_least_error(all_inside), least))
-    if wrong := outside_at(1 - LEVEL):
-        shown = max((alone[place] for place in wrong), key=lambda one: max(one.low - bound.high, bound.low - one.high))
-        among = among and f"{among}; {len(wrong)} of {len(alone)} outside"
-        return _Decision("fails", shown, among, max(_least_error(outside_at), least))
     needed = _needed(claim, count, lambda size: all_inside(1 - LEVEL, size) or bool(outside_at(1 - LEVEL, size)))
     among = among and f"{among}; {where.count('inside')} of {len(alone)} inside"
     return _Decision("undecided", nearest, among, 1.0, f"its interval crosses the bound, {needed}")
@@ -201,12 +201,15 @@ def _require_judgeable(claim: Claim, read: tuple[_Samples, ...]) -> None:
     if count < least_replicates(claim):
         raise _Undecided(f"it needs {least_replicates(claim)} {claim.over}, and has {count}")
     for sample in read:
-        for what, numbers in (("numbers", sample.values), ("standard errors", sample.errors)):
-            if wrong := int((~np.isfinite(numbers)).sum()):
-                raise _Undecided(
-                    f"{wrong} of {numbers.size} {what} {'is' if wrong == 1 else 'are'} not finite"
-                    + (", as of ratios whose divisor is within five standard errors of 0" if what != "numbers" else "")
-                )
+        _require_finite("numbers", sample.values)
+        if claim.quantifier != "every":  # it fails if enough of the known intervals lie outside
+            _require_finite("standard errors", sample.errors)
+
+
+def _require_finite(what: str, numbers: np.ndarray) -> None:
+    if wrong := int((~np.isfinite(numbers)).sum()):
+        why = ", as of ratios whose divisor is within five standard errors of 0" if what != "numbers" else ""
+        raise _Undecided(f"{wrong} of {numbers.size} {what} {'is' if wrong == 1 else 'are'} not finite{why}")
 
 
 def _least_error(decided: Callable[[float], Any]) -> float:
@@ -236,19 +239,19 @@ def _all_the_same(samples: _Samples) -> bool:
     return len(samples.values) > 1 and bool((np.ptp(samples.values, axis=0) == 0).all())
 
 
-# Function that returns intervals, given the allowed probability that they miss the true value, and a sample size. For
-# other sizes than the sample's own, they are what a sample of that size with the same distribution would give.
+# Intervals that miss the true value with a given probability, at the own sample size or at another.
 _Intervals = Callable[[float, int], list[_Interval]]
 
 
 def _every(claim: Claim, read: tuple[_Samples, ...]) -> _Intervals:
-    """One normal interval per replicate and case."""
+    """One normal interval per replicate and case, infinite if its standard error is unknown."""
     from scipy.stats import norm
 
     (samples,) = read
-    if not (samples.errors > 0).all():
+    if (samples.errors == 0).any():
         raise _Undecided("its numbers have no standard errors, and 'every' needs them: set quantifier='median', say")
-    pairs = list(zip(samples.values.ravel(), samples.errors.ravel(), strict=True))
+    errors = np.where(np.isfinite(samples.errors), samples.errors, math.inf)
+    pairs = list(zip(samples.values.ravel(), errors.ravel(), strict=True))
 
     def at(outside: float, size: int) -> list[_Interval]:
         reach = float(norm.isf(outside / 2)) * math.sqrt(len(samples.values) / size)
@@ -272,15 +275,14 @@ def _median(claim: Claim, read: tuple[_Samples, ...]) -> _Intervals:
 
 
 def median_interval(values: np.ndarray, outside: float = 1 - LEVEL, size: int | None = None) -> np.ndarray:
-    """Median over replicates, and the order statistics that enclose the true median; infinite if there are too few.
+    """Median over replicates, and lower and upper end (order statistics) of its interval, ``(3, ...)``.
+
+    The ends are infinite if there are too few replicates.
 
     Args:
         values: ``(replicates, ...)``.
         outside: largest allowed probability that the true median lies outside.
         size: number of replicates, if other than in ``values``; the expected order statistics are then interpolated.
-
-    Returns:
-        ``(3, ...)``: median, lower end, upper end.
     """
     from scipy.stats import binom
 
