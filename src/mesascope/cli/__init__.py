@@ -12,8 +12,6 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from mesascope.cli.parsing import memory_remedy, naming_flags, parsed
-from mesascope.cli.run import with_study
 from mesascope.errors import ArgumentError, MesascopeError
 
 __all__ = ["main"]
@@ -51,6 +49,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (MemoryError, OverflowError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and "memory" not in str(error):
             raise
+        from mesascope.cli.parsing import memory_remedy
+
         remedies = [memory_remedy(arguments, training) for training in (True, False)]
         remedy = ", or ".join(filter(None, remedies)) or "pass fewer tasks, a smaller batch or fewer seeds"
         remedy = "pass smaller numbers" if isinstance(error, OverflowError) else remedy
@@ -61,6 +61,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: list[str]) -> int:
+    # These imports take most of the time of a short command: an interrupt during them is told by `main`.
+    from mesascope.cli.parsing import naming_flags, parsed
+    from mesascope.cli.run import with_study
+
     if arguments == ["--version"]:
         from mesascope import __version__
 
