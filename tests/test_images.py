@@ -555,6 +555,6 @@ def test_a_run_goes_on_with_the_images_with_which_it_was_begun(folder):
         lambda lab: lab.train("layer", None, family, tiny_study.TRAINING),
     ):
         with pytest.raises(
-            RunDirectoryError, match=r"mine must be those with which .*run was begun, but are others: re"
+            RunDirectoryError, match=r"mine must be those that .*run was begun with, but have changed: re"
         ):
             use(Lab(open_run(run.path), 1))

@@ -27,6 +27,7 @@ ORDER = [
     "shapes",
     "streams",
     "modules",
+    "tensors",
     "measurement",
     "ops",
     "data",
@@ -54,6 +55,7 @@ ORDER = [
 TORCH = {
     "streams",
     "modules",
+    "tensors",
     "measurement",
     "ops",
     "data",

@@ -118,7 +118,7 @@ def test_weights_that_changed_on_disk_are_refused(tmp_path):
     content = bytearray((tmp_path / "model.safetensors").read_bytes())
     content[-2] ^= 64
     (tmp_path / "model.safetensors").write_bytes(content)
-    said = r"/model.safetensors must be whole, but is damaged \(its tensors have another checksum\): save the net"
+    said = r"/model.safetensors must be whole, but is damaged \(its tensors do not match their checksum\): save the net"
     with pytest.raises(ArgumentError, match=said):
         InContextRegressor.from_pretrained(tmp_path)
 
@@ -129,7 +129,7 @@ def test_a_config_of_an_earlier_save_is_refused(tmp_path):
     former = (tmp_path / "config.json").read_bytes()
     InContextRegressorConfig(TransformerConfig(4, damping=0.5)).build().save_pretrained(tmp_path)
     (tmp_path / "config.json").write_bytes(former)
-    with pytest.raises(ArgumentError, match=r"its config.json is not that with which model.safetensors was saved"):
+    with pytest.raises(ArgumentError, match=r"its config.json differs from the config in model.safetensors"):
         InContextRegressor.from_pretrained(tmp_path)
 
 

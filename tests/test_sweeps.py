@@ -174,7 +174,12 @@ def metrics_of(folder, change):
     (folder / "metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in change(rows)))
 
 
+def rewritten(folder, **changes):
+    (folder / "config.json").write_text(json.dumps(json.loads((folder / "config.json").read_text()) | changes))
+
+
 DAMAGES = {
+    "fewer seeds": lambda here, other: rewritten(here, seeds=1),
     "numbers exchanged": lambda here, other: [shutil.copytree(other, here, dirs_exist_ok=True)],
     "timing": lambda here, other: (here / "timing.json").write_text("{"),
     "arrays": lambda here, other: (here / "results/numbers.npz").write_bytes(b"PK"),
@@ -203,7 +208,7 @@ ROW = {"training": "numbers", "step": 0, "seed": 1, "error": 2.0, "seed squared"
 @pytest.mark.parametrize(
     ("row", "said"),
     [
-        (ROW | {"seed": 0}, "must hold one line for each training, step and seed, but line 2 repeats one"),
+        (ROW | {"seed": 0}, "must hold one row for each training, step and seed, but line 2 is another for one"),
         (ROW | {"seed": 7}, "must hold finite numbers of seeds 0:2, but holds"),
         (ROW | {"error": None}, "must hold finite numbers of seeds 0:2, but holds"),
     ],

@@ -1,4 +1,4 @@
-"""Calls of modules with replaced tensors, copies of modules, and files of tensors.
+"""Calls of modules with replaced tensors, and copies of modules.
 
 A tensor with several names (tied weights, or one submodule under two names) is listed once, under its first name.
 Replacing it replaces it under all names.
@@ -8,15 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import hashlib
-import json
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Any, TypeVar
 from weakref import WeakSet
 
-import safetensors.torch
 import torch
 from torch import nn
 from torch.autograd.graph import disable_saved_tensors_hooks
@@ -29,8 +25,7 @@ from mesascope.shapes import Tensor
 from mesascope.streams import global_generators
 
 __all__ = [
-    "at_once", "copied", "fill", "hooks_count", "names_of", "out_of_memory", "put", "read_tensors",
-    "require_initialised", "run_with", "tensors_bytes",
+    "at_once", "copied", "fill", "hooks_count", "names_of", "out_of_memory", "put", "require_initialised", "run_with",
 ]  # fmt: skip
 
 Module = TypeVar("Module", bound=nn.Module)
@@ -266,30 +261,3 @@ def copied(argument: str, module: Module) -> Module:
             f"({type(error).__name__}: {one_line(error)}): keep locks, files and iterators outside it, or give it "
             "__deepcopy__."
         ) from error
-
-
-def tensors_bytes(tensors: Mapping[str, Tensor], **metadata: str) -> bytes:
-    """Bytes of a safetensors file of tensors by name, with their checksum in its metadata."""
-    _, data = _parts(safetensors.torch.save(dict(tensors)))
-    return safetensors.torch.save(dict(tensors), {**metadata, "sha256": hashlib.sha256(data).hexdigest()})
-
-
-def read_tensors(file: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Tensors and metadata of a safetensors file, on the CPU.
-
-    Raises:
-        SafetensorError: the file is damaged. Without a checksum, as in files of other libraries, not all damage shows.
-    """
-    content = file.read_bytes()
-    tensors = safetensors.torch.load(content)  # raises for a damaged header
-    header, data = _parts(content)
-    metadata = json.loads(header).get("__metadata__", {})
-    if metadata.get("sha256", "") not in ("", hashlib.sha256(data).hexdigest()):
-        raise safetensors.SafetensorError("its tensors have another checksum")
-    return tensors, metadata
-
-
-def _parts(content: bytes) -> tuple[bytes, memoryview]:
-    """Header and data of a safetensors file: the header's length is in its first eight bytes."""
-    end = 8 + int.from_bytes(content[:8], "little")
-    return content[8:end], memoryview(content)[end:]

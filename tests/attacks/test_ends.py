@@ -91,12 +91,12 @@ def test_a_point_of_a_function_is_continued_by_its_sweep(tmp_path, capsys, monke
 def test_files_that_would_never_end_are_refused(finished):
     (finished.path / "metrics.jsonl").unlink()
     os.mkfifo(finished.path / "metrics.jsonl")
-    with pytest.raises(RunDirectoryError, match=r"metrics\.jsonl must be a file that can be read, but is not"):
+    with pytest.raises(RunDirectoryError, match=r"metrics\.jsonl must be a regular file, but is a pipe"):
         open_run(finished.path)
 
 
 def test_verifying_nothing_is_no_success(finished):
-    with pytest.raises(ArgumentError, match="folders must name one or more folders of runs, but names none"):
+    with pytest.raises(ArgumentError, match="folders must name at least one folder of runs, but is empty"):
         verify([])
     assert verify(finished.path)
 

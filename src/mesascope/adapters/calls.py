@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import contextlib
 import functools
 import hashlib
 import inspect
 import json
 import os
+import tempfile
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -222,12 +224,19 @@ def _awaited(answer: Any) -> Any:
     return asyncio.run_coroutine_threadsafe(wait(), _loop()).result()
 
 
-def _alone(path: Path) -> Any:
-    """Lock of a cache: one process at a time reads or writes it."""
+@contextlib.contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """Keep other processes of this machine from reading or writing a cache, if its temporary folder has locks."""
     from filelock import FileLock
 
-    os.stat(path.parent)  # raises if it is missing; the lock would make it
-    return FileLock(path.with_name(f".{path.name}.lock"))
+    name = hashlib.sha256(os.path.realpath(path).encode("utf-8", "surrogateescape")).hexdigest()[:16]
+    lock = FileLock(Path(tempfile.gettempdir()) / f"mesascope-{name}.lock")
+    with contextlib.suppress(OSError, NotImplementedError):
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def _opened(path: Path) -> dict[str, str]:

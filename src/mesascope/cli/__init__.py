@@ -82,7 +82,8 @@ def _run(arguments: list[str]) -> int:
             if type(stop) is not SystemExit:  # one of mesascope's own
                 raise
             raise ArgumentError(
-                f"the code that the command runs must return, but calls sys.exit({stop.code!r}): raise an error."
+                f"the code that the command runs must return, but calls sys.exit({stop.code!r}): remove the call, or "
+                "raise an error."
             ) from stop
 
 
@@ -125,8 +126,8 @@ def _os_sentence(error: OSError) -> str:
     if error.errno == errno.ENOSPC:
         advice = _advice(error, ", and ")
         return f"{error.filename} must have room to be written, but its disk is full: free some space{advice}."
-    rule, remedy = "be readable and writable", f"check the path{_advice(error, ', and ')}"
-    return f"{error.filename} must {rule}, but is not ({error.strerror}): {remedy}."
+    said = f"{error.filename} must be readable and writable, but is not ({error.strerror})"
+    return f"{said}: check the path{_advice(error, ', and ')}."
 
 
 def _advice(error: BaseException, joint: str) -> str:

@@ -33,7 +33,8 @@ class Report:
                 conclude(study, run)
             else:
                 run.require_unchanged()
-                if (run.path / "identification.json").exists():  # finishes one that a full disk cut
+                result = run.path / "identification.json"  # a full disk may have cut what follows it
+                if run.config["kind"] == "identification" and result.exists():
                     from mesascope.identification.reporting import concluded
 
                     concluded(run)

@@ -156,8 +156,8 @@ def _failures(sweep: Any) -> str:
     for label, sentence in failures(sweep):
         tell(f"failed: {label}: {sentence}")
     return (
-        f"all {len(sweep.points)} points must finish, but {len(sweep.failed)} failed: correct them, and repeat the "
-        "command, which tries them again."
+        f"all {len(sweep.points)} points must finish, but {len(sweep.failed)} failed: correct them (their output is "
+        f"in {sweep.out / 'logs'}), and repeat the command, which tries them again."
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,9 +27,14 @@ class Images(NamedTuple):
     @property
     def checksum(self) -> str:
         """Checksum of pixels and labels, in 16 hexadecimal digits."""
-        digest = hashlib.sha256(self.pixels.contiguous().numpy().data)
-        digest.update(self.labels.numpy().data)
-        return digest.hexdigest()[:16]
+        return _checksum(self.pixels, self.labels)
+
+
+@functools.lru_cache(16)
+def _checksum(pixels: Tensor, labels: Tensor) -> str:
+    digest = hashlib.sha256(pixels.contiguous().numpy().data)
+    digest.update(labels.numpy().data)
+    return digest.hexdigest()[:16]
 
 
 def images_of(found: Any, labels: Any = None) -> Images:

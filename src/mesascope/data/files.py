@@ -35,9 +35,11 @@ def cache_folder() -> Path:
     named = os.environ.get("MESASCOPE_CACHE")
     if named:
         return Path(named).expanduser()
-    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    home = os.path.expanduser(os.environ.get("XDG_CACHE_HOME") or "~/.cache")
     if home.startswith("~"):
-        raise ArgumentError("MESASCOPE_CACHE must be set for a user without a home folder, but is not: set it.")
+        raise ArgumentError(
+            "MESASCOPE_CACHE must be set for a user without a home folder, but is not: set it to a writable folder."
+        )
     return Path(home) / "mesascope"
 
 

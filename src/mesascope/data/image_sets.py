@@ -26,9 +26,9 @@ from mesascope.data.files import Source, cache_folder, found
 from mesascope.data.folders import folder_of, is_hidden, pictures_of, state_of
 from mesascope.errors import ArgumentError, require_choice, require_count, require_instance, require_package
 from mesascope.files import replacing
-from mesascope.modules import read_tensors, tensors_bytes
 from mesascope.progress import tracked
 from mesascope.shapes import Tensor
+from mesascope.tensors import read_tensors, tensors_bytes
 
 PARTS = ("train", "validation", "test")
 _TEN = tuple("0123456789")

@@ -6,6 +6,7 @@ The payload holds each network's products and some tasks; `assets/learners.js` h
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -36,7 +37,7 @@ def save(own: Mapping[str, Subject], path: Path) -> Path:
         ArgumentError: a learner cannot run in a browser, or ``path`` cannot be a file.
     """
     found = subjects(own)
-    path = path.resolve()  # a link stays one
+    path = Path(os.path.realpath(path))  # a link stays one
     if (path.exists() and not path.is_file()) or not path.parent.is_dir():
         refuse("--save", "be a file in a folder that exists", str(path), "pass a path such as page.html")
     write_aside(path, page(found).encode())

@@ -67,30 +67,31 @@ def prepare(
     validation = require_number("validation", validation, above=0, most=0.5)
     require_choice("broken", broken, ("skip", "refuse"))
     shard = require_count("shard", shard)
-    _require_no_corpus(folder)
     files = standard_library() if paths is None else files_of(paths)
     problems: list[Problem] = []
     undivided: list[Path] = []
     reading = Reading(field, delimiter, lambda problem: _broken(problem, problems, broken), undivided.append)
     settings = [kind.identity, validation, field, reading.delimiter, broken, shard]
-    progress = PreparationCheckpoint.of(folder, files, settings)
-    words = _tokenizer(kind, progress, Reading(field, delimiter))
-    index = _empty_index(words, len(files))
-    with progress.writing({split: ShardWriter(folder, split, index.dtype, shard) for split in SPLITS}) as writers:
-        progress.begin(words.to_str().encode())
-        total = None if (size := size_of(files)) is None else -(-size // _AT_ONCE)
-        batches = tracked(_batches(files, reading, progress.place), "tokenizing", total)
-        parts = encoded(words, batches)
-        _write(parts, index.end, writers, validation, lambda place: progress.keep(writers, place, problems))
-        _require_text(writers, files, problems)
-        _divide(writers["train"], writers["validation"], validation, index.end)
+    with _alone_in(folder):
+        _require_no_corpus(folder)
+        progress = PreparationCheckpoint.of(folder, files, settings)
+        words = _tokenizer(kind, progress, Reading(field, delimiter))
+        index = _empty_index(words, len(files))
+        with progress.writing({split: ShardWriter(folder, split, index.dtype, shard) for split in SPLITS}) as writers:
+            progress.begin(words.to_str().encode())
+            total = None if (size := size_of(files)) is None else -(-size // _AT_ONCE)
+            batches = tracked(_batches(files, reading, progress.place), "tokenizing", total)
+            parts = encoded(words, batches)
+            _write(parts, index.end, writers, validation, lambda place: progress.keep(writers, place, problems))
+            _require_text(writers, files, problems)
+            _divide(writers["train"], writers["validation"], validation, index.end)
+        index.splits = {split: writer.record() for split, writer in writers.items()}
+        index.skipped = progress.skipped_before + len(problems)
+        write_aside(folder / INDEX, msgspec.json.format(msgspec.json.encode(index)))
+        (folder / PROGRESS).unlink(missing_ok=True)
     if undivided:
         others = f", nor in {len(undivided) - 1} more" if undivided[1:] else ""
         tell(f"delimiter {reading.delimiter!r} is not in {undivided[0]}{others}: each file is one document")
-    index.splits = {split: writer.record() for split, writer in writers.items()}
-    index.skipped = progress.skipped_before + len(problems)
-    write_aside(folder / INDEX, msgspec.json.format(msgspec.json.encode(index)))
-    (folder / PROGRESS).unlink(missing_ok=True)
     return open_corpus(folder)
 
 
@@ -265,31 +266,37 @@ class PreparationCheckpoint:
 
     @contextlib.contextmanager
     def writing(self, writers: dict[str, ShardWriter]) -> Iterator[dict[str, ShardWriter]]:
-        """Continue writers from the checkpoint and close them; an error before any checkpoint deletes all files.
+        """Continue writers from the checkpoint and close them; an error before any checkpoint deletes all files."""
+        for split, kept in self._kept.splits.items():
+            writers[split].go_on(kept)
+        try:
+            yield writers
+            for writer in writers.values():
+                writer.close()
+        except BaseException:
+            for writer in writers.values():
+                writer.drop() if self.is_begun else writer.remove()
+            for name in () if self.is_begun else (PROGRESS, TOKENIZER):
+                (self.folder / name).unlink(missing_ok=True)
+            raise
 
-        Other processes cannot write into the folder meanwhile.
-        """
-        made = not self.folder.exists()
-        self.folder.mkdir(parents=True, exist_ok=True)
-        with locked(self.folder):
+
+@contextlib.contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """Make a folder, and keep other processes from writing to it; remove it if it stays empty."""
+    made = not folder.exists()
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        with locked(folder):
             try:
-                for split, kept in self._kept.splits.items():
-                    writers[split].go_on(kept)
-                yield writers
-                for writer in writers.values():
-                    writer.close()
-            except BaseException:
-                for writer in writers.values():
-                    writer.drop() if self.is_begun else writer.remove()
-                for name in () if self.is_begun else (PROGRESS, TOKENIZER):
-                    (self.folder / name).unlink(missing_ok=True)
-                raise
+                yield
             finally:
                 for lock in LOCKS:
-                    (self.folder / lock).unlink(missing_ok=True)
-                if made:
-                    with contextlib.suppress(OSError):  # it has files
-                        self.folder.rmdir()
+                    (folder / lock).unlink(missing_ok=True)
+    finally:
+        if made:
+            with contextlib.suppress(OSError):  # it has files
+                folder.rmdir()
 
 
 def _state(files: Sequence[Path], last: int) -> str:

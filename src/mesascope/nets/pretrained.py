@@ -16,10 +16,11 @@ from torch.nn.utils.prune import is_pruned
 import mesascope
 from mesascope.errors import ArgumentError, ArgumentTypeError, refuse, require_instance
 from mesascope.files import write_aside
-from mesascope.modules import names_of, put, read_tensors, tensors_bytes
+from mesascope.modules import names_of, put
 from mesascope.nets.checks import check_held
 from mesascope.nets.layers import UndecayedParameter, module_text
 from mesascope.records import from_record, to_record
+from mesascope.tensors import read_tensors, tensors_bytes
 
 _CONFIG, _WEIGHTS = "config.json", "model.safetensors"
 Net = TypeVar("Net", bound="Pretrained")
@@ -71,7 +72,7 @@ class Pretrained(nn.Module):
         """Load onto the CPU the network that `save_pretrained` wrote to ``folder``.
 
         Raises:
-            ArgumentError: a file is missing or damaged, or the weights do not fit the config.
+            ArgumentError: a file is missing or damaged, or the config is not that of the weights.
             ArgumentTypeError: the folder contains a registered network of another class (ArgumentError for others).
         """
         path = path_of("folder", folder)
@@ -81,7 +82,7 @@ class Pretrained(nn.Module):
             weights, made = read_tensors(path / _WEIGHTS)
             _fill(net, weights)
             if "config" in made and json.loads(made["config"]) != record:
-                raise ValueError(f"its {_CONFIG} is not that with which {_WEIGHTS} was saved")
+                raise ValueError(f"its {_CONFIG} differs from the config in {_WEIGHTS}")
         except (safetensors.SafetensorError, json.JSONDecodeError, UnicodeDecodeError) as error:
             file = path / (_WEIGHTS if isinstance(error, safetensors.SafetensorError) else _CONFIG)
             said = " ".join(str(error).split())

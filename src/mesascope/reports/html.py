@@ -125,7 +125,9 @@ def write_report(
 
 def _unfinished(run: Run) -> str:
     """A note for a run that has not finished."""
-    remedy = "continue it with --resume" if run.config["kind"] in ("study", "training") else "begin it again"
+    again = {"study": "continue it with --resume", "training": "continue it with --resume",
+             "sweep": "continue its sweep with --resume"}  # fmt: skip
+    remedy = again.get(run.config["kind"], "begin it again")
     return "" if run.is_finished else f"<p>This run has not finished: {remedy}.</p>"
 
 

@@ -143,7 +143,7 @@ def require_metrics(run: Any, training: str, steps: Iterable[int], seeds: Iterab
 
 
 def require_no_progress(run: Any, training: str, every: int) -> None:
-    """Raise if checkpoints, written ``every`` steps, are lost: the run is finished, or has metrics of later steps."""
+    """Raise if a training without checkpoints has finished, or has logged steps beyond the first: ``every`` steps."""
     last = max((row["step"] for row in run.metrics(training)), default=-1)
     if run.is_finished or last > every:
         raise RunDirectoryError(

@@ -19,7 +19,7 @@ from mesascope.files import write_aside
 from mesascope.runs.schemas import FILES, SCHEMA, MetricsRow, problem
 
 # Remedy for values that a file cannot hold.
-_NONE = "correct it, and pass None for what is not finite"
+_NONE = "correct the value, and pass None for what is not finite"
 
 
 def as_path(argument: str, value: str | os.PathLike[str]) -> Path:
@@ -49,7 +49,7 @@ def json_bytes(name: str, value: Any, indent: int | None = None) -> bytes:
     except (TypeError, ValueError, RecursionError) as error:
         wrong = one_line(error)
     if wrong:
-        raise ArgumentError(f"{name} must hold text and finite numbers, but would not ({wrong}): {_NONE}.")
+        raise ArgumentError(f"{name} must fit its schema, but would not ({wrong}): {_NONE}.")
     return content
 
 
@@ -60,9 +60,9 @@ def damaged(path: Path, rule: str, found: str, remedy: str | None = None) -> Run
 
 def read_bytes(path: Path, remedy: str | None = None, missing: bytes | None = None) -> bytes:
     """Bytes of a file. If there is no file, return ``missing``, or raise if that is None."""
-    if path.is_fifo() or path.is_char_device():  # reading could wait for ever
-        raise damaged(path, "be a file that can be read", "is not", remedy)
     try:
+        if path.is_fifo() or path.is_char_device():  # reading could wait for ever
+            raise damaged(path, "be a regular file", "is a pipe or a device", remedy)
         return path.read_bytes()
     except FileNotFoundError:
         if missing is not None:
@@ -86,19 +86,17 @@ def read_json(path: Path, missing: Any = None) -> Any:
 
 
 def read_lines(path: Path) -> list[Any]:
-    """Read the rows of a metrics.jsonl, and check their schema and that each is there once.
+    """Read the rows of a metrics.jsonl and check their schema; raise if two rows of one step and seed differ.
 
-    An incomplete last line is left out; if there is no file, the list is empty.
+    Repeated rows are read once. An incomplete last line is left out; if there is no file, the list is empty.
     """
     lines = read_bytes(path, missing=b"").split(b"\n")
-    rows = [_checked(path, line, f"line {number} ") for number, line in enumerate(lines[:-1], 1)]
-    seen = set()
-    for number, row in enumerate(rows, 1):
-        key = tuple(row[name] for name in MetricsRow.__annotations__)
-        if key in seen:
-            raise damaged(path, "hold one line for each training, step and seed", f"line {number} repeats one")
-        seen.add(key)
-    return rows
+    rows: dict[Any, Any] = {}
+    for number, line in enumerate(lines[:-1], 1):
+        row = _checked(path, line, f"line {number} ")
+        if rows.setdefault(tuple(row[name] for name in MetricsRow.__annotations__), row) != row:
+            raise damaged(path, "hold one row for each training, step and seed", f"line {number} is another for one")
+    return [*rows.values()]
 
 
 def _checked(path: Path, content: bytes, place: str) -> Any:

@@ -35,7 +35,7 @@ def made_with(device: str, command: str) -> dict[str, Any]:
 
 
 def tell_of_other_machine(run: Run) -> None:
-    """Print the packages that have changed since a run was started and, if it is unfinished, GPU or threads."""
+    """Print changed versions of packages and, for an unfinished run, a changed GPU or number of threads."""
     versions = run.config.get("versions", {})
     pairs = [(f"{name} {then}", f"{name} {installed(name)}") for name, then in versions.items()]
     if "machine" in run.config and not run.is_finished:

@@ -52,9 +52,7 @@ class Results(Mapping[str, Stage]):
         self._read: dict[str, Stage] = {}
 
     def __getitem__(self, name: str) -> Stage:
-        if not isinstance(name, str):
-            require_name("the name of a stage", name)
-        if name not in self._read:
+        if not isinstance(name, str) or name not in self._read:
             self._read[name] = self._load(name)
         return self._read[name]
 
@@ -101,7 +99,7 @@ class Results(Mapping[str, Stage]):
         """Raise if a stage is damaged or was computed from other settings; missing stages are allowed."""
         for name in self:
             if os.path.lexists(self.folder / f"{name}.npz"):
-                self[name]
+                self.content(name)
 
     def _code(self) -> str:
         own = code_of(Path(self._study.rpartition(":")[0])) if self._study else None
@@ -131,6 +129,7 @@ class Results(Mapping[str, Stage]):
         return content
 
     def _load(self, name: str) -> Stage:
+        require_name("the name of a stage", name)
         content = self.content(name)
         try:
             arrays = read_arrays(content)

@@ -14,7 +14,7 @@ KINDS = ("study", "training", "benchmark", "identification", "sweep")
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 # Name of a stage or a figure, and of its file.
-Name = Annotated[str, msgspec.Meta(pattern=r"^(?!\.{1,2}$)[^/\\\x00\r\n]{1,100}$")]
+Name = Annotated[str, msgspec.Meta(pattern=r"^(?!\.{1,2}$)[^/\\\x00\r\n]+$")]
 
 
 class Config(TypedDict):
@@ -118,9 +118,9 @@ FILES = {
 
 
 def require_name(argument: str, name: Any) -> None:
-    """Raise unless ``name`` can be the name of a file: 1 to 100 characters without slashes."""
-    if problem(name, Name):
-        refuse(argument, "be 1 to 100 characters without slashes", name, "choose another")
+    """Raise unless ``name`` can be the name of a file: non-empty text without slashes, of 200 bytes at most."""
+    if problem(name, Name) or len(name.encode("utf-8", "surrogatepass")) > 200:
+        refuse(argument, "be non-empty text without slashes, of 200 bytes at most", name, "choose another")
 
 
 def problem(value: Any, holds: Any) -> str | None:

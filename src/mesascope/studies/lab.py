@@ -60,10 +60,10 @@ class Lab:
         if (own := getattr(family, "images_checksum", None)) is None:
             return
         known = self.run.config.get("images", {})
-        name = f"{family.dataset} {record_hash(to_record(family))}"
+        name = record_hash(to_record(family))
         if known.get(name, own) != own:
             raise RunDirectoryError(
-                f"the images of {family.dataset} must be those with which {self.run.path} was begun, but are others: "
+                f"the images of {family.dataset} must be those that {self.run.path} was begun with, but have changed: "
                 f"restore them, or {self.run.afresh}."
             )
         if name not in known:

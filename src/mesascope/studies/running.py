@@ -115,7 +115,8 @@ def resume_run(path: str | Path, study: Study | None = None, device: str | None 
     if device != run.config["device"] and asked in (None, study) and not run.is_complete:
         with run.lock():
             run.move_device(device)
-    tell_of_other_machine(run)
+    if asked in (None, study):
+        tell_of_other_machine(run)
     if not run.is_complete and study.defined_in and run.config.get("code") not in (None, _code(study)):
         tell(
             f"mesascope: {study.defined_in.rpartition(':')[0]} has changed since the run began: trainings that are "

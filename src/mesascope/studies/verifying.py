@@ -109,7 +109,7 @@ def verify(
         available_device(device)
     found, damaged = find_runs(folders)
     if not (found or damaged):
-        raise ArgumentError("folders must name one or more folders of runs, but names none: pass runs, say.")
+        raise ArgumentError("folders must name at least one folder of runs, but is empty: pass 'runs', for example.")
     runs, changes, verdicts, left_out = Table(), Table(), Verdicts(), []
     changes += [{"run": one.partition(" must ")[0], **_damaged(one)} for one in damaged]
     for run in found:

@@ -22,15 +22,15 @@ from mesascope.text import counted
 
 if TYPE_CHECKING:
     from mesascope.runs import Run
+    from mesascope.sweeps.points import Point
     from mesascope.sweeps.sweep import Sweep
 
 # Maximum number of figures on the page, and of panels in a figure.
 _MOST = 24
 
 
-def gathered(sweep: Sweep) -> Table:
+def gathered(sweep: Sweep, finished: Sequence[tuple[Point, Run]]) -> Table:
     """One row per point and claim, then per point and measured number; a function's seed blocks are pooled."""
-    finished = sweep.finished()
     if not sweep.is_study:
         return Table(_of_function(sweep, finished))
     places = [_place(point) for point, run in finished for _ in run.claims]
@@ -125,10 +125,11 @@ def write_gathered(sweep: Sweep) -> None:
     """Write table.json, table.csv and report.html into the folder of the sweep."""
     from mesascope.reports import figures_page
 
-    table = gathered(sweep)
+    finished = sweep.finished()
+    table = gathered(sweep, finished)
     write_aside(sweep.out / "table.json", f"{to_json(sweep, table)}\n".encode())
     write_aside(sweep.out / "table.csv", to_csv(table).encode())
-    done, all_of = len(sweep.finished()), counted(len(sweep.points), "point")
+    done, all_of = len(finished), counted(len(sweep.points), "point")
     found = [f"{done} of {all_of} finished.", *(f"Failed: {label}: {said}" for label, said in failures(sweep))]
     tables = {"Claims and numbers by setting": table}
     page = figures_page(f"Sweep of {sweep.name}", found, _figures(sweep, table), tables)

@@ -63,16 +63,18 @@ class Point:
             own.append(self.place)  # modules of one name can lie in several folders
         return record_hash(own)
 
-    def require_own(self, run: Run) -> None:
-        """Raise if a run in this point's folder is of another point, or damaged."""
-        own = {name: getattr(self, name) for name in ("settings", "seed", "preset" if self.preset else "task")}
+    def require_own(self, run: Run, task: Any) -> None:
+        """Raise if a run in this point's folder is of another point; ``task`` is what `load_task` returns."""
+        own = {"settings": self.settings, "seed": self.seed}
+        own |= (
+            {"task": self.task, "seeds": self.seeds} if callable(task) else {"preset": self.preset, "study": task.name}
+        )
         wrong = [name for name, value in own.items() if run.config.get(name) != value]
         if wrong:
             raise RunDirectoryError(
                 f"{run.path} must be the run of {self.label}, but has another {' and '.join(wrong)}: restore it, or "
                 "delete it to compute the point again."
             )
-        run.check()
 
     @property
     def block(self) -> str:
@@ -146,25 +148,24 @@ def _run_study(point: Point, study: Study, folder: Path) -> None:
     from mesascope.training import keep_freed_memory
 
     keep_freed_memory()
-    if _is_of_other_code(folder, study):
-        tell(f"{folder} was begun with other code of {study.name}, and begins again")
-        shutil.rmtree(folder)
+    if (folder / "config.json").exists():
+        _begin_again_with_other_code(point, study, folder)
     if (folder / "config.json").exists():
         _, settings, run = resume_run(folder, study)
-        point.require_own(run)
     else:
         settings = from_record(point.settings, type(study.presets[point.preset]))
         run = new_run(study, point.preset, settings, seed=point.seed, device=point.device, out=folder)
     run_study(study, settings, run)
 
 
-def _is_of_other_code(folder: Path, study: Study) -> bool:
-    """True if an unfinished run was begun with other code of a user's study."""
-    if not (folder / "config.json").exists():
-        return False
+def _begin_again_with_other_code(point: Point, study: Study, folder: Path) -> None:
+    """Delete a point's unfinished run if it was begun with other code of a user's study."""
     run = Run.open(folder)
+    point.require_own(run, study)
     with run.lock():  # raises if another process continues it
-        return not run.is_finished and run.config.get("code") != code_of_task(study)
+        if not run.is_finished and run.config.get("code") not in (None, code_of_task(study)):
+            tell(f"{folder} was begun with other code of {study.name}, and begins again")
+            shutil.rmtree(folder)
 
 
 def _run_function(point: Point, function: Callable[..., Any], folder: Path) -> None:
@@ -199,7 +200,8 @@ def _function_run(point: Point, function: Callable[..., Any], folder: Path) -> R
 
     if (folder / "config.json").exists():
         run = Run.open(folder)
-        point.require_own(run)
+        point.require_own(run, function)
+        run.check()
         return run
     doc = inspect.getdoc(function) or point.task
     config = {

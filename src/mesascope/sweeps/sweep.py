@@ -149,11 +149,14 @@ class Sweep(Tabular):
 
     def _tell_of_other_code(self, done: Sequence[Point]) -> None:
         """Print how many finished points were made by other code of the task, or by another mesascope."""
-        own = code_of_task(self._task), installed("mesascope")
         configs = [Run.open(self.out / point.key).config for point in done]
-        made = [(config.get("code"), config.get("versions", {}).get("mesascope")) for config in configs]
-        for index, other in enumerate((f"other code of {self.name}", "another version of mesascope")):
-            if count := sum(one[index] not in (None, own[index]) for one in made):
+        codes = [config.get("code") for config in configs]
+        versions = [config.get("versions", {}).get("mesascope") for config in configs]
+        for made, own, other in (
+            (codes, code_of_task(self._task), f"other code of {self.name}"),
+            (versions, installed("mesascope"), "another version of mesascope"),
+        ):
+            if count := sum(one not in (None, own) for one in made):
                 verb = "was" if count == 1 else "were"
                 tell(
                     f"{counted(count, 'finished point')} of {len(done)} {verb} made by {other}: pass another --out to "
@@ -164,7 +167,7 @@ class Sweep(Tabular):
         """Claims and measured numbers of all finished points, each in a row with its settings."""
         from mesascope.sweeps.gathering import gathered
 
-        return gathered(self)
+        return gathered(self, self.finished())
 
     def plan(self) -> dict[str, Any]:
         """Numbers of all, finished and begun points; mean seconds per point and seconds left on one worker, or None."""
@@ -190,9 +193,27 @@ class Sweep(Tabular):
 
     def _sorted(self) -> tuple[list[Point], list[Point]]:
         """Finished and unfinished points."""
-        there = {point.key: _is_finished(point, self.out / point.key) for point in self.points}
+        there = {point.key: self._is_finished(point) for point in self.points}
         done, left = ([point for point in self.points if there[point.key] is wanted] for wanted in (True, False))
         return done, left
+
+    def _is_finished(self, point: Point) -> bool:
+        """True if a point's run is complete, unchanged and has a report.
+
+        A damaged run, or one of another point, counts as unfinished, and fails when run again.
+        """
+        folder = self.out / point.key
+        if not all((folder / name).exists() for name in ("config.json", "finished.json", "report.html")):
+            return False
+        try:
+            run = Run.open(folder)
+            point.require_own(run, self._task)
+            run.require_unchanged()
+            run.results.check()
+            _ = run.times
+        except RunDirectoryError:
+            return False
+        return run.is_complete
 
     def _point(self, task: Any, changes: dict[str, Any], block: tuple[int, int] | None) -> Point:
         if not self.is_study:
@@ -218,22 +239,6 @@ class Sweep(Tabular):
 
     def __repr__(self) -> str:
         return f"Sweep of {self.name} in {self.out}: {counted(len(self.points), 'point')}"
-
-
-def _is_finished(point: Point, folder: Path) -> bool:
-    """True if a point's run is complete, unchanged and has a report.
-
-    A damaged run, or one of another point, counts as unfinished, and fails when run again.
-    """
-    if not all((folder / name).exists() for name in ("config.json", "finished.json", "report.html")):
-        return False
-    try:
-        run = Run.open(folder)
-        point.require_own(run)
-        run.require_unchanged()
-    except RunDirectoryError:
-        return False
-    return run.is_complete
 
 
 def _checked(settings: Any) -> Mapping[str, Sequence[Any]]:

@@ -36,7 +36,7 @@ def distributed_context() -> Iterator[bool]:
 
 
 class OtherProcessFailed(SystemExit):
-    """Another process has raised an error, and this one ends without a message."""
+    """Exit without a message, because another process raised an error."""
 
 
 def is_rank_zero() -> bool:
