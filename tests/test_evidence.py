@@ -227,6 +227,23 @@ def test_replicates_that_are_all_the_same_may_fail_but_not_hold():
     assert verdict(numbers([2.0] * 5, 0.01)) == ("fails", "worst of 5 seeds; 5 of 5 outside")
 
 
+def test_a_median_is_widened_by_the_errors_of_the_networks_at_the_ends_of_its_interval():
+    """One network far away, with a large error, changes neither end; a median of shifted networks is still covered."""
+    values, errors = np.array([*EIGHT[:7], 50.0]), np.array([0.01] * 7 + [9.0])
+    with_late = np.array([ufloat(*pair) for pair in zip(values, errors, strict=True)])
+    plain = np.array([*EIGHT[:7], 50.0])
+    found, bare = (judged(claim(quantifier="median"), "quick", {"x": one}) for one in (with_late[:8], plain))
+    assert bare["low"] - 0.03 < found["low"] < bare["low"]
+    rng, missed = np.random.default_rng(0), 0
+    for _ in range(200):
+        true = np.exp(rng.normal(size=16))
+        spread = 0.1 + 0.3 * true
+        read = np.array([ufloat(*pair) for pair in zip(true + spread * rng.normal(), spread, strict=True)])
+        one = judged(claim(quantifier="median"), "quick", {"x": read})
+        missed += not one["low"] <= 1.0 <= one["high"]
+    assert missed <= 4  # 2 expected at most
+
+
 def test_an_unknown_error_keeps_a_claim_about_every_replicate_from_holding_but_not_from_failing():
     def one_unknown(last):
         return np.array([*numbers([*FIVE[:3], last], 0.01), ufloat(0.1, np.nan)])

@@ -261,15 +261,15 @@ def _every(claim: Claim, read: tuple[_Samples, ...]) -> _Intervals:
 
 
 def _median(claim: Claim, read: tuple[_Samples, ...]) -> _Intervals:
-    """Interval from order statistics of the replicates, widened by the largest measurement error."""
+    """Interval from order statistics of the ends of the replicates' own intervals."""
     from scipy.stats import norm
 
     (samples,) = read
 
     def at(outside: float, size: int) -> list[_Interval]:
-        reach = float(norm.isf(outside / 2)) * samples.errors.max(0)
-        middle, low, high = median_interval(samples.values, outside, size)
-        return [_Interval(*map(float, end)) for end in zip(middle, low - reach, high + reach, strict=True)]
+        reach = float(norm.isf(outside / 2)) * samples.errors
+        ends = [median_interval(samples.values + sign * reach, outside, size)[k] for k, sign in enumerate((0, -1, 1))]
+        return [_Interval(*map(float, end)) for end in zip(*ends, strict=True)]
 
     return at
 
