@@ -8,7 +8,7 @@ values, and an untrained one among all tokens. Regression has pairs (x, W x + no
 judged on the last six of 24 targets. The first network of delta layers answers new sequences, computed from its
 published weights. Differences of shares of answers between kinds of layers are recomputed from the published means
 of eight networks of each kind. Intervals are the range of eight networks, at
-99.2 %, widened by the largest error over sequences.
+99.2 %, each widened by its own error over sequences.
 """
 
 from __future__ import annotations
@@ -147,8 +147,8 @@ def answered_rows() -> list[Row]:
         own = answered[kind] - answered["linear"]
         at, other = found.places(f"answered {kind}"), found.places("answered linear")
         between = found.covariance[at, at] + found.covariance[other, other] - 2 * found.covariance[at, other]
-        wider = NormalDist().inv_cdf(0.995) * np.sqrt(between.max())
-        for part, value in (("value", np.median(own)), ("low", own.min() - wider), ("high", own.max() + wider)):
+        wider = NormalDist().inv_cdf(0.995) * np.sqrt(between)
+        for part, value in (("value", np.median(own)), ("low", (own - wider).min()), ("high", (own + wider).max())):
             rows.append(Row(f"{kind}-recalls, {part}", claim(STUDY, f"{kind}-recalls")[part], value, 1e-4))
     return rows
 
