@@ -167,7 +167,7 @@ def _matched(name: str, where: str, panel: str, margin: float) -> tuple[Claim, C
     )  # fmt: skip
 
 
-_MEDIAN = {"quantifier": "median", "former": "each of eight layers, held"}
+_of_median = partial(Claim, quantifier="median", former="each of eight layers, held")
 _of_weights = partial(Claim, premises=("converged",), **study.READ_OFF)
 
 TRAINING = Figure(
@@ -221,14 +221,14 @@ DIMENSIONS = Figure(
         Claim("eta-optimum", "the tuned step size is within 2 % of the closed form, for each N = d",
               optima.map(_tuned, "tuned eta / closed form"), two_sided(0.02), derived("one-step optimum"), over="sizes",
               at_least=4, about="algorithms"),
-        Claim("dimensions", "for N = d in 5, 10, 15 and 20 the median trained loss is within 0.5 % (paper preset: "
-              "0.1 %) of gradient descent's",
-              _at_sizes(lambda one: one.ratio("trained", "gd"), "loss of trained / of gradient descent"), NARROW,
-              printed("Fig. 2 centre right"), premises=(*PREMISES, "sizes-converged"), **_MEDIAN),
-        Claim("interpolated-dimensions", "for N = d in 5, 10, 15 and 20 the median loss halfway between trained "
-              "weights and construction is within 0.5 % (paper preset: 0.1 %) of gradient descent's",
-              _at_sizes(lambda one: one.ratio("middle", "gd"), "loss at the midpoint / of gradient descent"), NARROW,
-              printed("Fig. 2 centre right"), premises=(*HALFWAY, "sizes-converged"), **_MEDIAN),
+        _of_median("dimensions", "for N = d in 5, 10, 15 and 20 the median trained loss is within 0.5 % (paper preset: "
+                   "0.1 %) of gradient descent's",
+                   _at_sizes(lambda one: one.ratio("trained", "gd"), "loss of trained / of gradient descent"), NARROW,
+                   printed("Fig. 2 centre right"), premises=(*PREMISES, "sizes-converged")),
+        _of_median("interpolated-dimensions", "for N = d in 5, 10, 15 and 20 the median loss halfway between trained "
+                   "weights and construction is within 0.5 % (paper preset: 0.1 %) of gradient descent's",
+                   _at_sizes(lambda one: one.ratio("middle", "gd"), "loss at the midpoint / of gradient descent"),
+                   NARROW, printed("Fig. 2 centre right"), premises=(*HALFWAY, "sizes-converged")),
         Claim("all-sizes-learn", "for N = d in 5, 10, 15 and 20 each trained loss is within 10 % of gradient descent's",
               _at_sizes(lambda one: one.ratio("trained", "gd"), "loss of trained / of gradient descent"),
               two_sided(0.1), study.ours("do some layers stay on the plateau?")),
