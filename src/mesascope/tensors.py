@@ -11,12 +11,12 @@ import torch
 
 from mesascope.shapes import Tensor
 
-__all__ = ["read_tensors", "tensors_bytes"]
+__all__ = ["checksum", "read_tensors", "tensors_bytes"]
 
 
 def tensors_bytes(tensors: Mapping[str, Tensor], **metadata: str) -> bytes:
     """Bytes of a safetensors file of contiguous tensors by name, with their checksum in its metadata."""
-    return safetensors.torch.save(dict(tensors), {**metadata, "checksum": _checksum(tensors)})
+    return safetensors.torch.save(dict(tensors), {**metadata, "checksum": checksum(tensors)})
 
 
 def read_tensors(file: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -29,12 +29,13 @@ def read_tensors(file: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     with safetensors.safe_open(file, "pt") as opened:
         metadata = opened.metadata() or {}
     tensors = safetensors.torch.load_file(file)
-    if metadata.get("checksum", "") not in ("", _checksum(tensors)):
+    if metadata.get("checksum", "") not in ("", checksum(tensors)):
         raise safetensors.SafetensorError("its tensors do not match their checksum")
     return tensors, metadata
 
 
-def _checksum(tensors: Mapping[str, Tensor]) -> str:
+def checksum(tensors: Mapping[str, Tensor]) -> str:
+    """SHA-256 of tensors on the CPU by name, with their dtypes and shapes."""
     digest = hashlib.sha256()
     for name, tensor in sorted(tensors.items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())

@@ -229,7 +229,7 @@ def _alone(path: Path) -> Iterator[None]:
     """Keep other processes of this machine from reading or writing a cache, if its temporary folder has locks."""
     from filelock import FileLock
 
-    name = hashlib.sha256(os.path.realpath(path).encode("utf-8", "surrogateescape")).hexdigest()[:16]
+    name = hashlib.sha256(os.fsencode(os.path.realpath(path))).hexdigest()[:16]
     lock = FileLock(Path(tempfile.gettempdir()) / f"mesascope-{name}.lock")
     with contextlib.suppress(OSError, NotImplementedError):
         lock.acquire()

@@ -123,11 +123,10 @@ def _silence(stream: Any) -> None:
 def _os_sentence(error: OSError) -> str:
     if error.filename is None:
         return f"standard output must be writable, but is not ({error.strerror}): redirect it elsewhere."
+    advice = _advice(error, ", and ")
     if error.errno == errno.ENOSPC:
-        advice = _advice(error, ", and ")
         return f"{error.filename} must have room to be written, but its disk is full: free some space{advice}."
-    said = f"{error.filename} must be readable and writable, but is not ({error.strerror})"
-    return f"{said}: check the path{_advice(error, ', and ')}."
+    return f"{error.filename} must be readable and writable, but is not ({error.strerror}): check the path{advice}."
 
 
 def _advice(error: BaseException, joint: str) -> str:

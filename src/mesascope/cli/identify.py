@@ -69,11 +69,12 @@ class Identify:
 
     def __call__(self) -> None:
         from mesascope.identification import along, by_layer, identify
+        from mesascope.runs.files import as_path
         from mesascope.runs.run import require_new
         from mesascope.tasks.calling import LearnerError
 
         if self.out is not None:
-            require_new(self.out)
+            require_new(as_path("--out", self.out))
         name, learner, family = self._learner()
         given = self.family is not None or family is not None
         family = family_of(self.family, family)
@@ -222,13 +223,13 @@ def _module(place: str) -> ModuleType:
 
 
 def _network(place: str, checkpoints: bool, training: str = "", seed: str = "") -> tuple[str, Any, Any]:
+    from mesascope.records import from_record
+
     run, training, number = _training(place, training, seed)
-    last, plan = run.steps(training)[-1], run.record(training).get("training")
-    unfinished = isinstance(plan, dict) and last < plan.get("steps", 0) and not checkpoints
-    told = f", after step {last} of {plan['steps']}" if unfinished else ""
+    steps, record = run.steps(training), run.record(training)
+    name, family = f"{training} of seed {number}", from_record(record["family"])
     learner: Any
     if checkpoints:
-        steps = run.steps(training)
         if len(steps) == 1:
             raise ArgumentError(
                 f"--checkpoints needs two or more checkpoints, but {training} in {place} has only that of "
@@ -236,8 +237,10 @@ def _network(place: str, checkpoints: bool, training: str = "", seed: str = "") 
             )
         learner = {step: run.network(training, number, step) for step in steps}
     else:
-        learner = run.network(training, number)
-    return f"{training} of seed {number}{told}", learner, run.family(training)
+        learner, plan = run.network(training, number), record.get("training")
+        if isinstance(plan, dict) and steps[-1] < plan.get("steps", 0):
+            name += f", after step {steps[-1]} of {plan['steps']}"
+    return name, learner, family
 
 
 def _training(place: str, training: str, seed: str) -> tuple[Any, str, int]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,6 +12,7 @@ import torch
 
 from mesascope.errors import ArgumentError, refuse
 from mesascope.shapes import Int, Tensor
+from mesascope.tensors import checksum
 
 _GREY = ("1", "L", "LA", "I", "I;16", "I;16B")  # Pillow's modes without colour
 
@@ -32,9 +32,7 @@ class Images(NamedTuple):
 
 @functools.lru_cache(16)
 def _checksum(pixels: Tensor, labels: Tensor) -> str:
-    digest = hashlib.sha256(pixels.contiguous().numpy().data)
-    digest.update(labels.numpy().data)
-    return digest.hexdigest()[:16]
+    return checksum({"pixels": pixels, "labels": labels})[:16]
 
 
 def images_of(found: Any, labels: Any = None) -> Images:

@@ -268,21 +268,21 @@ def _median(claim: Claim, read: tuple[_Samples, ...]) -> _Intervals:
 
     def at(outside: float, size: int) -> list[_Interval]:
         reach = float(norm.isf(outside / 2)) * samples.errors
-        ends = [median_interval(samples.values + sign * reach, outside, size)[k] for k, sign in enumerate((0, -1, 1))]
-        return [_Interval(*map(float, end)) for end in zip(*ends, strict=True)]
+        return [_Interval(*map(float, one)) for one in median_interval(samples.values, outside, size, reach).T]
 
     return at
 
 
-def median_interval(values: np.ndarray, outside: float = 1 - LEVEL, size: int | None = None) -> np.ndarray:
-    """Median over replicates, and lower and upper end (order statistics) of its interval, ``(3, ...)``.
-
-    The ends are infinite if there are too few replicates.
+def median_interval(
+    values: np.ndarray, outside: float = 1 - LEVEL, size: int | None = None, reach: np.ndarray | float = 0.0
+) -> np.ndarray:
+    """Median over replicates, and both ends (order statistics) of its interval, infinite for few; ``(3, ...)``.
 
     Args:
         values: ``(replicates, ...)``.
         outside: largest allowed probability that the true median lies outside.
         size: number of replicates, if other than in ``values``; the expected order statistics are then interpolated.
+        reach: half the width of each replicate's own interval.
     """
     from scipy.stats import binom
 
@@ -293,8 +293,8 @@ def median_interval(values: np.ndarray, outside: float = 1 - LEVEL, size: int | 
     middle = np.median(values, axis=0)
     if rank < 0:
         return np.stack([middle, middle - np.inf, middle + np.inf])
-    ends = np.array([rank + 1, count - rank]) / (count + 1)
-    return np.stack([middle, *np.quantile(values, ends, axis=0, method="weibull")])
+    ends = ((values - reach, rank + 1), (values + reach, count - rank))
+    return np.stack([middle, *(np.quantile(one, k / (count + 1), axis=0, method="weibull") for one, k in ends)])
 
 
 def _share(claim: Claim, read: tuple[_Samples, ...]) -> _Intervals:

@@ -18,9 +18,6 @@ from mesascope.errors import ArgumentError, ArgumentTypeError, RunDirectoryError
 from mesascope.files import write_aside
 from mesascope.runs.schemas import FILES, SCHEMA, MetricsRow, problem
 
-# Remedy for values that a file cannot hold.
-_NONE = "correct the value, and pass None for what is not finite"
-
 
 def as_path(argument: str, value: str | os.PathLike[str]) -> Path:
     """A `Path` from a string or a path; ~ is replaced by the home folder.
@@ -49,7 +46,10 @@ def json_bytes(name: str, value: Any, indent: int | None = None) -> bytes:
     except (TypeError, ValueError, RecursionError) as error:
         wrong = one_line(error)
     if wrong:
-        raise ArgumentError(f"{name} must fit its schema, but would not ({wrong}): {_NONE}.")
+        raise ArgumentError(
+            f"{name} must fit its schema, but would not ({wrong}): correct the value, and pass None for what is not "
+            "finite."
+        )
     return content
 
 

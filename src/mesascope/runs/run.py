@@ -59,13 +59,13 @@ class Run:
         path = as_path("the folder of a run", path)
         config = {"schema": SCHEMA, "kind": kind, "id": uuid.uuid4().hex, **config}
         config["hash"] = _hash(config)
-        json_bytes("config.json", config)  # raises before a folder is made
+        content = json_bytes("config.json", config, indent=2)  # raises before a folder is made
         require_new(path)
         path.mkdir(parents=True, exist_ok=True)
         run = cls(path, config)
         with run.lock():
             require_new(path)
-            write_json(path / "config.json", config)
+            write_aside(path / "config.json", content)
         return run
 
     @classmethod

@@ -188,9 +188,10 @@ def _run_function(point: Point, function: Callable[..., Any], folder: Path) -> N
                 start = time.monotonic()
                 numbers = _numbers(point, function(copy.deepcopy(point.settings), seed))
                 run.add_time("numbers", time.monotonic() - start)
-                run.append_metrics([{"training": "numbers", "step": 0, "seed": seed, **numbers}])
+                known[seed] = {"training": "numbers", "step": 0, "seed": seed, **numbers}
+                run.append_metrics([known[seed]])
         if not run.is_complete:
-            run.results.save("numbers", _by_seed(_known(point, run), run.config["task"]))
+            run.results.save("numbers", _by_seed(known, point.task))
         run.save_claims([])
         write_report(run)
 

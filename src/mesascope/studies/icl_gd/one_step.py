@@ -137,6 +137,9 @@ def _loss(name: str, role: str, label: str, marks: str) -> Line:
     return Line(SIZES, _at_sizes(lambda one: one["mse", name] / 2, name), role, label, each=True, marks=marks)
 
 
+AT_SIZES = _at_sizes(lambda one: one.ratio("trained", "gd"), "loss of trained / of gradient descent")
+
+
 def _offsets(r: Any) -> list[Line | Level]:
     found = r["optima"]
     offset, bars = 100 * (found["tuned"] / found["optimum"] - 1), 100 * found["stderr"] / found["optimum"]
@@ -223,15 +226,13 @@ DIMENSIONS = Figure(
               at_least=4, about="algorithms"),
         _of_median("dimensions", "for N = d in 5, 10, 15 and 20 the median trained loss is within 0.5 % (paper preset: "
                    "0.1 %) of gradient descent's",
-                   _at_sizes(lambda one: one.ratio("trained", "gd"), "loss of trained / of gradient descent"), NARROW,
-                   printed("Fig. 2 centre right"), premises=(*PREMISES, "sizes-converged")),
+                   AT_SIZES, NARROW, printed("Fig. 2 centre right"), premises=(*PREMISES, "sizes-converged")),
         _of_median("interpolated-dimensions", "for N = d in 5, 10, 15 and 20 the median loss halfway between trained "
                    "weights and construction is within 0.5 % (paper preset: 0.1 %) of gradient descent's",
                    _at_sizes(lambda one: one.ratio("middle", "gd"), "loss at the midpoint / of gradient descent"),
                    NARROW, printed("Fig. 2 centre right"), premises=(*HALFWAY, "sizes-converged")),
         Claim("all-sizes-learn", "for N = d in 5, 10, 15 and 20 each trained loss is within 10 % of gradient descent's",
-              _at_sizes(lambda one: one.ratio("trained", "gd"), "loss of trained / of gradient descent"),
-              two_sided(0.1), study.ours("do some layers stay on the plateau?")),
+              AT_SIZES, two_sided(0.1), study.ours("do some layers stay on the plateau?")),
         Claim("interpolation", "halfway between trained weights and construction the loss is within 0.2 % of either "
               "end's", midpoint_losses("size-10-comparison"), two_sided(0.002), printed("Fig. 2 and appendix A.3"),
               premises=HALFWAY),
