@@ -150,26 +150,6 @@ def _to_gd(quantity: str, label: str, log: str = "y") -> study.Lines:
     return study.curves(run, {f"gd {quantity}": ("trained", "to gradient descent")}, label, log=log)
 
 
-def _swept(name: str, case: str, label: str, caption: str, *claims: Claim) -> Figure:
-    swept = stage(name)
-    losses = shared.losses_over(swept, case, "trained layers", ["gd"], label, middle=True)
-    return Figure(
-        name, caption, (losses, shared.ratios_over(swept, case, ["gd"], x=label, log="")), columns=2, claims=claims
-    )
-
-
-def _matched(name: str, where: str, panel: str, margin: float) -> tuple[Claim, Claim]:
-    """Claims that trained layers, and those halfway to the construction, match gradient descent in a sweep."""
-    swept, source = stage(name), printed(f"Fig. 6a {panel}")
-    return (
-        Claim(name, f"{where} each loss is within {100 * margin:.0f} % of gradient descent's",
-              swept.ratio("trained", "gd"), two_sided(margin), source),
-        Claim(f"interpolated-{name}", "halfway between trained weights and construction losses are within "
-              f"{100 * margin:.0f} % of gradient descent's {where}",
-              swept.ratio("middle", "gd"), two_sided(margin), source, premises=HALFWAY),
-    )  # fmt: skip
-
-
 _of_median = partial(Claim, quantifier="median", former="each of eight layers, held")
 _of_weights = partial(Claim, premises=("converged",), **study.READ_OFF)
 
@@ -239,26 +219,25 @@ DIMENSIONS = Figure(
     ),
 )  # fmt: skip
 
-INPUT_SCALE = _swept(
-    "input-scale", "x_scale", shared.RELATIVE, "Inputs scaled away from those of training. Paper: Fig. 6a left.",
-    *_matched("input-scale", "for inputs scaled by 0.5 to 2", "left", 0.05),
-    Claim("worse-than-nothing", "at twice the training scale of inputs, gradient descent with the step size tuned for "
-          "training has a larger loss than predicting zero",
-          stage("input-scale")["mse", "gd"].at((..., -1), "at twice the scale")
-          / (4 * stage("damping-1.0", all="loss")["all", "gd"].at((0, 0), "before the first step")), above(1.0),
-          printed("section 3, on out-of-distribution tasks"), over="algorithms", at_least=1, about="algorithms"),
+scaled = stage("input-scale")
+INPUT_SCALE = Figure(
+    "input-scale", "Inputs scaled away from those of training. Paper: Fig. 6a left.", (
+        shared.losses_over(scaled, "x_scale", "trained layers", ["gd"], middle=True),
+        shared.ratios_over(scaled, "x_scale", ["gd"], log=""),
+    ), columns=2, claims=(
+        *shared.matched("input-scale", scaled, "gd", "for inputs scaled by 0.5 to 2", 0.05, printed("Fig. 6a left"),
+                        HALFWAY),
+        Claim("worse-than-nothing", "at twice the training scale of inputs, gradient descent with the step size tuned "
+              "for training has a larger loss than predicting zero",
+              scaled["mse", "gd"].at((..., -1), "at twice the scale")
+              / (4 * stage("damping-1.0", all="loss")["all", "gd"].at((0, 0), "before the first step")), above(1.0),
+              printed("section 3, on out-of-distribution tasks"), over="algorithms", at_least=1, about="algorithms"),
+    ),
 )  # fmt: skip
 
-TEACHER_SCALE = _swept(
-    "teacher-scale", "w_scale", "teacher scale / that of training",
-    "Teachers scaled away from the 1 of training. Paper: Fig. 6a centre left.",
-    *_matched("teacher-scale", "for teachers scaled by 0.5 to 5", "centre left", 0.05),
-)  # fmt: skip
-
-OTHER_INPUTS = Figure(
-    "other-inputs", "Input laws never seen in training, one line a seed. Paper: Fig. 6a centre right.",
-    shared.law_panels(stage("other-inputs"), "gd"), share_y=True,
-    claims=_matched("other-inputs", "on normal, exponential and Laplace inputs", "centre right", 0.1),
+CHANGED_TASKS = shared.changed_tasks(
+    "", "trained layers", ["gd"], "Paper: Fig. 6a", shared.matched_elsewhere("", "gd", "6a", (0.05, 0.1), HALFWAY),
+    middle=True, log="",
 )  # fmt: skip
 
 WEIGHTS = Figure(
@@ -301,10 +280,10 @@ STUDY = study.Study(
         converged(*(f"size-{size}" for size in SIZES if size != 10), id="sizes-converged"),
         midpoint("size-10-comparison"),
     ),
-    figures=(TRAINING, DIMENSIONS, INPUT_SCALE, TEACHER_SCALE, OTHER_INPUTS, one_step_rollouts.FIGURE, WEIGHTS),
+    figures=(TRAINING, DIMENSIONS, INPUT_SCALE, CHANGED_TASKS, one_step_rollouts.FIGURE, WEIGHTS),
     deviations=(
         "Sixteen layers train in place of five; claims about other sizes are about their median.",
-        shared.AVERAGED, shared.CLIPPED, shared.INPUTS, shared.EACH_LAW,
+        shared.AVERAGED, shared.CLIPPED, shared.INPUTS, shared.OTHER_INPUTS,
         "Initial weights are ten times smaller: the column of W_KQ that multiplies the query's zero target has no "
         "gradient and keeps its initial size.",
     ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any
 
@@ -19,19 +20,38 @@ authors_plan = partial(Training, schedule="constant", betas=(0.9, 0.98))
 
 # Input scales relative to that of training.
 INPUT_SCALES = (0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0)
-# Input distributions that do not occur in training.
-LAWS = ("normal", "exponential", "laplace")
-# Settings that each sweep changes; input scales are relative to that of training.
-SWEEPS: dict[str, dict[str, Sequence[Any]]] = {
-    "input-scale": {"x_scale": INPUT_SCALES},
-    "teacher-scale": {"w_scale": (0.5, 1.0, 2.0, 3.0, 4.0, 5.0)},
-    "other-inputs": {"x": LAWS, "x_scale": (0.5, 1.0, 2.0)},
+# Scales of teachers, and norms of contexts whose inputs have another distribution than in training.
+SCALES = (0.5, 1.0, 2.0, 3.0, 4.0, 5.0)
+# Field of the tasks and its values in each sweep; those whose names begin with "other" are over `OtherInputs`.
+SWEEPS: dict[str, tuple[str, Sequence[float]]] = {
+    "input-scale": ("x_scale", INPUT_SCALES),
+    "teacher-scale": ("w_scale", SCALES),
+    "other-inputs": ("norm", SCALES),
+    "other-teacher-scale": ("w_scale", SCALES),
 }
 
 # Mean squared error of predicting 0, for d = 10, inputs from U(-0.5, 0.5) and teachers from N(0, I).
 ZERO = 10 * 0.5**2 / 3
 # Number of tasks; a standard error needs two.
 Several = Annotated[int, msgspec.Meta(ge=2)]
+
+
+@frozen
+class OtherInputs:
+    """Tasks whose inputs are normal, exponential or Laplace, divided by the Frobenius norm of the context's inputs.
+
+    Targets are those of the divided inputs. Source: the code of von Oswald et al. (2023); their text, appendix A.2,
+    does not mention the division.
+    """
+
+    family: Any  # Linear regression that is changed.
+    norm: Positive = 1.0  # Norm of the inputs of each context after the division; 2.9 on average in training.
+    w_scale: Positive = 1.0  # Scale of the teachers.
+
+    def sample(self, batch: int, generator: Any) -> tasks.Episode:
+        drawn = replace(self.family, x="mixture", w_scale=self.w_scale).sample(batch, generator)
+        factor = self.norm / drawn.context.x.norm(dim=(-2, -1), keepdim=True)
+        return drawn.map(lambda tensor: factor * tensor)
 
 
 @frozen
@@ -122,11 +142,12 @@ def contrast(
 
 
 def sweep(lab: study.Lab, settings: Regression, groups: Mapping[str, Sequence[Any]], kind: str) -> Estimates:
-    """Losses on the changed tasks of `SWEEPS`."""
-    over = dict(SWEEPS[kind])
-    if "x_scale" in over:
-        over["x_scale"] = [settings.x_scale * scale for scale in over["x_scale"]]
-    return lenses.sweep(groups, settings.family(), over, tasks=settings.sweep_tasks, seed=lab.seed, device=lab.device)
+    """Losses on the changed tasks of `SWEEPS`; input scales are relative to that of training."""
+    field, values = SWEEPS[kind]
+    family = settings.family()
+    over = {field: [settings.x_scale * scale for scale in values] if field == "x_scale" else values}
+    changed = OtherInputs(family) if kind.startswith("other") else family
+    return lenses.sweep(groups, changed, over, tasks=settings.sweep_tasks, seed=lab.seed, device=lab.device)
 
 
 def own_descent(net: Any, steps: int, n_context: int = 10) -> learners.GradientDescentPlusPlus:

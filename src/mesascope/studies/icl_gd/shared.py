@@ -2,19 +2,46 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from mesascope import study
-from mesascope.studies.icl_gd.regression import INPUT_SCALES, LAWS
-from mesascope.study import Claim, Figure, Level, Line, Lines, Reading, StageReading, above, below, ours, stage
+from mesascope.studies.icl_gd.regression import INPUT_SCALES
+from mesascope.study import (
+    Claim,
+    Figure,
+    Level,
+    Line,
+    Lines,
+    Reading,
+    StageReading,
+    above,
+    below,
+    ours,
+    printed,
+    stage,
+    two_sided,
+)
 
 NAMES = {"gd": "gradient descent", "gd++": "GD++", "centred": "centred descent"}
 HALF_MSE = "half mean squared error"
 SENSITIVITIES = "cosine of sensitivities"
 RELATIVE = "input scale / that of training"
+# Sweeps over tasks that are changed otherwise, with the changed field and its name on an axis.
+OTHER_TASKS = {
+    "teacher-scale": ("w_scale", "teacher scale / that of training"),
+    "other-inputs": ("norm", "norm of a context's inputs"),
+    "other-teacher-scale": ("w_scale", "teacher scale, other inputs"),
+}
+# Panels of Fig. 6 after the first, and the cases that claims on them read, by sweep.
+OTHER_PANELS = {
+    "teacher-scale": ("centre left", "for teachers scaled by 0.5 to 5"),
+    "other-inputs": ("centre right", "on normal, exponential and Laplace inputs of norm 0.5 to 5"),
+    "other-teacher-scale": ("right", "on normal, exponential and Laplace inputs, for teachers scaled by 0.5 to 5"),
+}
 MODELS = "L2 distance of models"
 PREDICTIONS = "distance of predictions"
 AVERAGED = "The learning rate decays and weights are averaged, which removes the noise that Adam leaves."
@@ -25,7 +52,10 @@ INITIAL = (
     "deviation of 0.002 over depth."
 )
 INPUTS = "Inputs are drawn from U(-0.5, 0.5), as in the authors' code; the text has U(-1, 1)."
-EACH_LAW = "Losses on each of three other input laws are compared, where the paper draws one of them for each task."
+OTHER_INPUTS = (
+    "Inputs of other distributions are divided by the Frobenius norm of the context's inputs, as in the authors' code; "
+    "the text does not mention it."
+)
 CLIPPED = "Gradients are clipped at 0.001, as in the authors' code; the text has 10."
 
 
@@ -69,7 +99,7 @@ def as_trained(*names: str, id: str = "networks-as-trained") -> Claim:
     ratios = [stage(f"{name}-comparison")["mse", "trained"] / stage(name)["mse"].at((..., -1), name) for name in names]
     return Claim(
         id, "on fresh tasks each network has the loss that was logged at the end of its training, within 20 %",
-        study.beside(ratios, "loss on fresh tasks / last logged loss"), study.two_sided(0.2), ours("premise"),
+        study.beside(ratios, "loss on fresh tasks / last logged loss"), two_sided(0.2), ours("premise"),
         premises=(),
     )  # fmt: skip
 
@@ -89,7 +119,7 @@ def as_predicted(references: Sequence[str], name: str = "predicted", *, id: str 
     return Claim(
         id, "the losses of the reference algorithms are within 3 % of those that theory gives for their step sizes",
         stage(name).map(lambda r: np.concatenate([r["mse", key] / r["expected", key] for key in references]), words),
-        study.two_sided(0.03), ours("premise"), over="algorithms", at_least=len(references), about="algorithms",
+        two_sided(0.03), ours("premise"), over="algorithms", at_least=len(references), about="algorithms",
     )  # fmt: skip
 
 
@@ -108,12 +138,6 @@ def gap_left(one: StageReading, two: StageReading) -> Reading:
     first, second = (heads.ratio("trained", "gd") - 1 for heads in (one, two))
     words = "(loss of two heads - gradient descent's) / (loss of one head - gradient descent's), all pairs of networks"
     return Reading(words, lambda r: np.true_divide.outer(second(r), first(r)))
-
-
-def near_training(name: str) -> StageReading:
-    """Cases of a sweep over input scales that are at most 1.25 times the scale of training."""
-    words = "scales up to 1.25 times that of training"
-    return stage(name).where(lambda cases: over_training(cases["x_scale"]) <= 1.25, words)
 
 
 def over_training(scales: np.ndarray) -> np.ndarray:
@@ -194,15 +218,48 @@ def ratios_over(
     return study.sweep(x, y, relative(swept, case), shown, [level], title=title, each=True, marks=".-", log=log)
 
 
-def law_panels(swept: StageReading, reference: str) -> tuple[Lines, ...]:
-    """Each seed's loss / the reference's, by input scale, with one panel per input distribution."""
+def changed_tasks(
+    prefix: str, title: str, references: Sequence[str], source: str, claims: tuple[Claim, ...], middle: bool = False,
+    log: str = "y",
+) -> Figure:  # fmt: skip
+    """Losses for teachers of other scales, and for inputs of other distributions, of the sweeps ``prefix``."""
+    panels: list[Lines] = []
+    for kind, (case, x) in OTHER_TASKS.items():
+        swept = stage(prefix + kind)
+        panels += [
+            losses_over(swept, case, title, references, x, middle), ratios_over(swept, case, references, x=x, log=log)
+        ]  # fmt: skip
+    return Figure(
+        f"{prefix}changed-tasks", "First row: teachers scaled away from those of training. Second: normal, exponential "
+        "or Laplace inputs, one of them in each task, scaled to a norm. Third: such inputs of norm 1, and teachers of "
+        f"other scales. {source}.", panels, columns=2, claims=claims,
+    )  # fmt: skip
 
-    def panel(law: str) -> Lines:
-        part = swept.where(lambda cases: cases["x"] == law, f"{law} inputs")
-        y = f"loss of each seed / of {NAMES[reference]}"
-        return ratios_over(part, "x_scale", [reference], f"{law} inputs", y=y)
 
-    return tuple(map(panel, LAWS))
+def matched(
+    name: str, swept: StageReading, reference: str, where: str, margin: float, source: Any, halfway: Sequence[str],
+    former: str = "",
+) -> tuple[Claim, Claim]:  # fmt: skip
+    """Claims that trained networks, and those halfway to the construction, match the reference in a sweep."""
+    within = f"within {100 * margin:.0f} % of {NAMES[reference]}'s"
+    return (
+        Claim(name, f"{where} each loss is {within}", swept.ratio("trained", reference), two_sided(margin), source,
+              former=former),
+        Claim(f"interpolated-{name}", f"halfway between trained weights and construction losses are {within} {where}",
+              swept.ratio("middle", reference), two_sided(margin), source, premises=tuple(halfway), former=former),
+    )  # fmt: skip
+
+
+def matched_elsewhere(
+    prefix: str, reference: str, figure: str, margins: tuple[float, float], halfway: Sequence[str]
+) -> tuple[Claim, ...]:
+    """`matched` in the sweeps of `changed_tasks`; ``margins`` are those over teachers and over inputs."""
+    pairs = [
+        matched(kind, stage(prefix + kind), reference, where, margins[kind == "other-inputs"],
+                printed(f"Fig. {figure} {panel}"), halfway)
+        for kind, (panel, where) in OTHER_PANELS.items()
+    ]  # fmt: skip
+    return tuple(itertools.chain(*pairs))
 
 
 def products(trained: str, built: str) -> Callable[[Any], dict[str, np.ndarray]]:
