@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 from uncertainties import unumpy
 
 from mesascope import lenses, nets, tasks
@@ -12,7 +13,7 @@ from mesascope.streams import stream
 from mesascope.studies.common import converged, late_share
 from mesascope.studies.icl_gd.deep import _smooth
 from mesascope.studies.icl_gd.deep_networks import as_network
-from mesascope.studies.icl_gd.regression import Regression, predicted
+from mesascope.studies.icl_gd.regression import UnseenInputs, Regression, predicted
 from mesascope.studies.icl_gd.shared import diagonal_spread
 from mesascope.studies.icl_gd.sine import _transformer, as_transformer
 from mesascope.studies.icl_gd.softmax import _shape
@@ -54,6 +55,23 @@ def test_the_spectral_loss_of_a_centred_step_is_that_on_tasks():
             theory["expected", name][0].nominal_value, rel=0.03
         )
     assert all(abs((theory["mse", name] / theory["expected", name])[0].nominal_value - 1) < 0.02 for name in steps)
+
+
+def test_unseen_inputs_have_their_norm_other_distributions_and_the_family_s_teachers():
+    drawn = UnseenInputs(tasks.LinearRegression(n_context=40, x_scale=0.5), norm=3.0).sample(600, stream(0, "a"))
+    x, y = (part.double() for part in drawn.context)
+    np.testing.assert_allclose(x.norm(dim=(1, 2)), 3.0, rtol=1e-5)
+    weights = torch.linalg.lstsq(x, y).solution
+    np.testing.assert_allclose(drawn.xq.double() @ weights, drawn.yq, atol=1e-4)
+    assert float(weights.square().mean()) == pytest.approx(1.0, rel=0.1)
+    z = x / x.square().mean((1, 2), keepdim=True).sqrt()
+    third = float((z > 0).all((1, 2)).double().mean())  # exponential inputs are positive
+    assert third == pytest.approx(1 / 3, abs=0.06)
+    kurtosis = z[(z < 0).any((1, 2))].pow(4).mean((1, 2))
+    assert 0.3 < float((kurtosis > 4.3).double().mean()) < 0.7, "half are normal (3), half Laplace (6)"
+    scaled = UnseenInputs(tasks.LinearRegression(n_context=40, x_scale=0.5), norm=3.0, w_scale=5.0)
+    same, expected = scaled.sample(600, stream(0, "a")), 5 * drawn.yq
+    np.testing.assert_allclose(same.yq, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_the_shape_of_a_sweep_leaves_out_the_scale_it_is_relative_to():

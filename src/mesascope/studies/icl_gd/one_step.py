@@ -283,7 +283,7 @@ STUDY = study.Study(
     figures=(TRAINING, DIMENSIONS, INPUT_SCALE, CHANGED_TASKS, one_step_rollouts.FIGURE, WEIGHTS),
     deviations=(
         "Sixteen layers train in place of five; claims about other sizes are about their median.",
-        shared.AVERAGED, shared.CLIPPED, shared.INPUTS, shared.OTHER_INPUTS,
+        shared.AVERAGED, shared.CLIPPED, shared.INPUTS, shared.UNSEEN_INPUTS,
         "Initial weights are ten times smaller: the column of W_KQ that multiplies the query's zero target has no "
         "gradient and keeps its initial size.",
     ),

@@ -22,12 +22,12 @@ authors_plan = partial(Training, schedule="constant", betas=(0.9, 0.98))
 INPUT_SCALES = (0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0)
 # Scales of teachers, and norms of contexts whose inputs have another distribution than in training.
 SCALES = (0.5, 1.0, 2.0, 3.0, 4.0, 5.0)
-# Field of the tasks and its values in each sweep; those whose names begin with "other" are over `OtherInputs`.
+# Field of the tasks and its values in each sweep; those whose names begin with "unseen" are over `UnseenInputs`.
 SWEEPS: dict[str, tuple[str, Sequence[float]]] = {
     "input-scale": ("x_scale", INPUT_SCALES),
     "teacher-scale": ("w_scale", SCALES),
-    "other-inputs": ("norm", SCALES),
-    "other-teacher-scale": ("w_scale", SCALES),
+    "unseen-inputs": ("norm", SCALES),
+    "unseen-teacher-scale": ("w_scale", SCALES),
 }
 
 # Mean squared error of predicting 0, for d = 10, inputs from U(-0.5, 0.5) and teachers from N(0, I).
@@ -37,7 +37,7 @@ Several = Annotated[int, msgspec.Meta(ge=2)]
 
 
 @frozen
-class OtherInputs:
+class UnseenInputs:
     """Tasks whose inputs are normal, exponential or Laplace, divided by the Frobenius norm of the context's inputs.
 
     Targets are those of the divided inputs. Source: the code of von Oswald et al. (2023); their text, appendix A.2,
@@ -146,7 +146,7 @@ def sweep(lab: study.Lab, settings: Regression, groups: Mapping[str, Sequence[An
     field, values = SWEEPS[kind]
     family = settings.family()
     over = {field: [settings.x_scale * scale for scale in values] if field == "x_scale" else values}
-    changed = OtherInputs(family) if kind.startswith("other") else family
+    changed = UnseenInputs(family) if kind.startswith("unseen") else family
     return lenses.sweep(groups, changed, over, tasks=settings.sweep_tasks, seed=lab.seed, device=lab.device)
 
 

@@ -30,17 +30,17 @@ NAMES = {"gd": "gradient descent", "gd++": "GD++", "centred": "centred descent"}
 HALF_MSE = "half mean squared error"
 SENSITIVITIES = "cosine of sensitivities"
 RELATIVE = "input scale / that of training"
-# Sweeps over tasks that are changed otherwise, with the changed field and its name on an axis.
+# Sweeps over tasks that are changed otherwise, with the changed field and its words on an axis.
 OTHER_TASKS = {
     "teacher-scale": ("w_scale", "teacher scale / that of training"),
-    "other-inputs": ("norm", "norm of a context's inputs"),
-    "other-teacher-scale": ("w_scale", "teacher scale, other inputs"),
+    "unseen-inputs": ("norm", "norm of a context's inputs"),
+    "unseen-teacher-scale": ("w_scale", "teacher scale, unseen inputs"),
 }
 # Panels of Fig. 6 after the first, and the cases that claims on them read, by sweep.
 OTHER_PANELS = {
     "teacher-scale": ("centre left", "for teachers scaled by 0.5 to 5"),
-    "other-inputs": ("centre right", "on normal, exponential and Laplace inputs of norm 0.5 to 5"),
-    "other-teacher-scale": ("right", "on normal, exponential and Laplace inputs, for teachers scaled by 0.5 to 5"),
+    "unseen-inputs": ("centre right", "on normal, exponential and Laplace inputs of norm 0.5 to 5"),
+    "unseen-teacher-scale": ("right", "on normal, exponential and Laplace inputs, for teachers scaled by 0.5 to 5"),
 }
 MODELS = "L2 distance of models"
 PREDICTIONS = "distance of predictions"
@@ -52,7 +52,7 @@ INITIAL = (
     "deviation of 0.002 over depth."
 )
 INPUTS = "Inputs are drawn from U(-0.5, 0.5), as in the authors' code; the text has U(-1, 1)."
-OTHER_INPUTS = (
+UNSEEN_INPUTS = (
     "Inputs of other distributions are divided by the Frobenius norm of the context's inputs, as in the authors' code; "
     "the text does not mention it."
 )
@@ -232,7 +232,7 @@ def changed_tasks(
     return Figure(
         f"{prefix}changed-tasks", "First row: teachers scaled away from those of training. Second: normal, exponential "
         "or Laplace inputs, one of them in each task, scaled to a norm. Third: such inputs of norm 1, and teachers of "
-        f"other scales. {source}.", panels, columns=2, claims=claims,
+        f"other scales. {source}.", tuple(panels), columns=2, claims=claims,
     )  # fmt: skip
 
 
@@ -255,7 +255,7 @@ def matched_elsewhere(
 ) -> tuple[Claim, ...]:
     """`matched` in the sweeps of `changed_tasks`; ``margins`` are those over teachers and over inputs."""
     pairs = [
-        matched(kind, stage(prefix + kind), reference, where, margins[kind == "other-inputs"],
+        matched(kind, stage(prefix + kind), reference, where, margins[kind == "unseen-inputs"],
                 printed(f"Fig. {figure} {panel}"), halfway)
         for kind, (panel, where) in OTHER_PANELS.items()
     ]  # fmt: skip

@@ -94,7 +94,7 @@ STUDY = Study(
     unlike=dict.fromkeys(("quick", "paper"), "5,000 steps at a constant learning rate"),
     deviations=(
         "Ten networks train in place of five, for 10,000 steps in place of 5,000, as some train late.",
-        shared.AVERAGED, shared.CLIPPED, shared.INPUTS, shared.INITIAL, shared.OTHER_INPUTS,
+        shared.AVERAGED, shared.CLIPPED, shared.INPUTS, shared.INITIAL, shared.UNSEEN_INPUTS,
     ),
     mutations=(
         bugs.HALF_STEP, bugs.TWICE_STEP, bugs.FIRST_END, bugs.RAW_PRODUCTS, bugs.POOR_OPTIMUM, bugs.FLIPPED_GAMMA,
