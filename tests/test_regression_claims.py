@@ -13,7 +13,7 @@ from mesascope.streams import stream
 from mesascope.studies.common import converged, late_share
 from mesascope.studies.icl_gd.deep import _smooth
 from mesascope.studies.icl_gd.deep_networks import as_network
-from mesascope.studies.icl_gd.regression import UnseenInputs, Regression, predicted
+from mesascope.studies.icl_gd.regression import Regression, UnseenInputs, predicted
 from mesascope.studies.icl_gd.shared import diagonal_spread
 from mesascope.studies.icl_gd.sine import _transformer, as_transformer
 from mesascope.studies.icl_gd.softmax import _shape
