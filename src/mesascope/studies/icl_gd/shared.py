@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -30,18 +30,6 @@ NAMES = {"gd": "gradient descent", "gd++": "GD++", "centred": "centred descent"}
 HALF_MSE = "half mean squared error"
 SENSITIVITIES = "cosine of sensitivities"
 RELATIVE = "input scale / that of training"
-# Sweeps over tasks that are changed otherwise, with the changed field and its words on an axis.
-OTHER_TASKS = {
-    "teacher-scale": ("w_scale", "teacher scale / that of training"),
-    "unseen-inputs": ("norm", "norm of a context's inputs"),
-    "unseen-teacher-scale": ("w_scale", "teacher scale, unseen inputs"),
-}
-# Panels of Fig. 6 after the first, and the cases that claims on them read, by sweep.
-OTHER_PANELS = {
-    "teacher-scale": ("centre left", "for teachers scaled by 0.5 to 5"),
-    "unseen-inputs": ("centre right", "on normal, exponential and Laplace inputs of norm 0.5 to 5"),
-    "unseen-teacher-scale": ("right", "on normal, exponential and Laplace inputs, for teachers scaled by 0.5 to 5"),
-}
 MODELS = "L2 distance of models"
 PREDICTIONS = "distance of predictions"
 AVERAGED = "The learning rate decays and weights are averaged, which removes the noise that Adam leaves."
@@ -57,6 +45,31 @@ UNSEEN_INPUTS = (
     "the text does not mention it."
 )
 CLIPPED = "Gradients are clipped at 0.001, as in the authors' code; the text has 10."
+
+
+class Panel(NamedTuple):
+    """A panel of Fig. 6: changed field of the tasks, its name on an axis, place in the figure, and cases in words."""
+
+    field: str
+    x: str
+    place: str
+    cases: str
+
+
+# Panels of Fig. 6 after the first, by the name of their sweep in `regression.SWEEPS`.
+CHANGED = {
+    "teacher-scale": Panel(
+        "w_scale", "teacher scale / that of training", "centre left", "for teachers scaled by 0.5 to 5"
+    ),
+    "unseen-inputs": Panel(
+        "norm", "norm of a context's unseen inputs", "centre right",
+        "on normal, exponential and Laplace inputs of norm 0.5 to 5",
+    ),
+    "unseen-teacher-scale": Panel(
+        "w_scale", "teacher scale, unseen inputs", "right",
+        "on normal, exponential and Laplace inputs, for teachers scaled by 0.5 to 5",
+    ),
+}  # fmt: skip
 
 
 def no_better_descent(
@@ -224,8 +237,8 @@ def changed_tasks(
 ) -> Figure:  # fmt: skip
     """Losses for teachers of other scales, and for inputs of other distributions, of the sweeps ``prefix``."""
     panels: list[Lines] = []
-    for kind, (case, x) in OTHER_TASKS.items():
-        swept = stage(prefix + kind)
+    for name, panel in CHANGED.items():
+        swept, case, x = stage(prefix + name), panel.field, panel.x
         panels += [
             losses_over(swept, case, title, references, x, middle), ratios_over(swept, case, references, x=x, log=log)
         ]  # fmt: skip
@@ -255,9 +268,9 @@ def matched_elsewhere(
 ) -> tuple[Claim, ...]:
     """`matched` in the sweeps of `changed_tasks`; ``margins`` are those over teachers and over inputs."""
     pairs = [
-        matched(kind, stage(prefix + kind), reference, where, margins[kind == "unseen-inputs"],
-                printed(f"Fig. {figure} {panel}"), halfway)
-        for kind, (panel, where) in OTHER_PANELS.items()
+        matched(name, stage(prefix + name), reference, panel.cases, margins[name == "unseen-inputs"],
+                printed(f"Fig. {figure} {panel.place}"), halfway)
+        for name, panel in CHANGED.items()
     ]  # fmt: skip
     return tuple(itertools.chain(*pairs))
 
