@@ -216,19 +216,11 @@ def losses_over(
     return Lines("", x, HALF_MSE, lines, "y")
 
 
-def ratios_over(
-    swept: StageReading,
-    case: str,
-    references: Sequence[str],
-    title: str = "",
-    x: str = RELATIVE,
-    log: str = "y",
-    y: str = "loss of each seed / of reference",
-) -> Lines:
+def ratios_over(swept: StageReading, case: str, references: Sequence[str], x: str = RELATIVE, log: str = "y") -> Lines:
     """Each seed's loss / each reference's along a sweep, with a line at 1."""
     shown: Mapping[Reading, Any] = {swept.ratio("trained", key): (key, f"to {NAMES[key]}") for key in references}
-    level = Level(1.0, "limit")
-    return study.sweep(x, y, relative(swept, case), shown, [level], title=title, each=True, marks=".-", log=log)
+    y, level = "loss of each seed / of reference", Level(1.0, "limit")
+    return study.sweep(x, y, relative(swept, case), shown, [level], each=True, marks=".-", log=log)
 
 
 def changed_tasks(
