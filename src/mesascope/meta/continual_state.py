@@ -86,6 +86,8 @@ class ContinualState(Generic[Module]):
     def update(self, batch: ContinualBatch) -> Metrics:
         """Learn from a batch, and return the ``loss`` that the method's ``learn`` returns."""
         self._check(batch)
+        if batch.x.device.type == "cpu":  # on other devices, reading values before learning would wait for them
+            check_data(self.step + 1, batch, True)
         self._at.generators = [stream(seed, "continual", self.step) for seed in self.seeds]
         rule = "members must learn examples of {} numbers in classes {} to {}, also one at a time"
         words = in_words(self.ensemble.module, lambda: rule.format(batch.x.shape[-1], *map(int, batch.y.aminmax())))
@@ -120,18 +122,22 @@ class ContinualState(Generic[Module]):
         for kind, part in self._parts().items():
             load_tensors(part, kind, tensors)
         if self._at.memory is not None:
-            kept = {name.removeprefix("memory/"): one for name, one in tensors.items() if name.startswith("memory/")}
+            device = self._at.weights[0].device
+            memory = {name: one for name, one in tensors.items() if name.startswith("memory/")}
+            kept = {name.removeprefix("memory/"): one.to(device) for name, one in memory.items()}
             self._at.memory.load(kept)
         self.step = int(tensors["step"])
         self._diverged = tensors.get("diverged", torch.zeros(len(self.ensemble), dtype=torch.long)).tolist()
 
     def _check(self, batch: ContinualBatch) -> None:
         require_instance("batch", batch, ContinualBatch, "make one with batch_of, say")
-        x, y, _ = batch
+        x, y, task = batch
         if x.ndim < 3 or not x.numel() or y.shape != x.shape[:2] or len(x) != len(self.seeds) or y.dtype != torch.int64:
             rule = f"have examples x ({len(self.seeds)}, n, d) and their classes y ({len(self.seeds)}, n) as int64"
             shapes = f"x {tuple(x.shape)}, y {tuple(y.shape)} {y.dtype}"
             refuse("batch", rule, shapes, "pass a batch of each member's stream")
+        if not isinstance(task, int):
+            refuse("task", "be the index of the batch's task", task, "pass a whole number", ArgumentTypeError)
 
     def _parts(self) -> dict[str, dict[str, Tensor]]:
         weights = self.ensemble.weights | dict(zip(self._learned, self._at.weights, strict=True))

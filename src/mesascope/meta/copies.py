@@ -108,9 +108,12 @@ def in_words(model: Any, rule: Callable[[], str]) -> Iterator[None]:
         yield
     except MesascopeError:
         raise
-    except (RuntimeError, IndexError, ValueError) as error:
+    except (RuntimeError, IndexError, ValueError, MemoryError) as error:
         if out_of_memory(error):
-            raise
+            raise ArgumentError(
+                f"the tasks must fit into memory, but {label(model)} ran out of it: pass fewer tasks or examples at "
+                "once, or smaller ones."
+            ) from error
         raise ArgumentError(f"{rule()}, but {label(model)} does not ({error}): build it for these.") from error
 
 
@@ -118,6 +121,13 @@ def in_words(model: Any, rule: Callable[[], str]) -> Iterator[None]:
 def copies_of(model: nn.Module, tasks: int, batch_stats: str, twice: bool = False) -> Iterator[Copies]:
     """Yield copies of ``model``; its buffers do not change, and BatchNorm modes are restored after the context."""
     require_initialised("model", model)
+    with normalising(model, batch_stats) as norms:
+        yield Copies(model, tasks, norms, twice)
+
+
+@contextmanager
+def normalising(model: nn.Module, batch_stats: str) -> Iterator[list[_BatchNorm]]:
+    """Within this context, BatchNorm layers use these statistics; yields the layers, whose modes are restored."""
     norms = [part for part in model.modules() if isinstance(part, _BatchNorm)]
     if batch_stats == "running" and any(norm.running_mean is None for norm in norms):
         raise ArgumentError(
@@ -128,7 +138,7 @@ def copies_of(model: nn.Module, tasks: int, batch_stats: str, twice: bool = Fals
     for norm in norms:
         norm.training = batch_stats != "running"
     try:
-        yield Copies(model, tasks, norms, twice)
+        yield norms
     finally:
         for norm, training in zip(norms, before, strict=True):
             norm.training = training

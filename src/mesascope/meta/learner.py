@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy, mse_loss
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from mesascope.errors import ArgumentTypeError, refuse, require_choice, require_instance
-from mesascope.meta.copies import operations, recording, tasks_of
+from mesascope.meta.copies import in_words, normalising, operations, recording, tasks_of
 from mesascope.meta.maml import ANIL, BOIL, MAML, ExpMAML, MetaSGD, SparseMAML, SparseReLUMAML
 from mesascope.meta.preconditioning import MetaCurvature, MTNet, Shrinkage, SparseMAMLPlus
 from mesascope.modules import run_with
@@ -75,7 +76,13 @@ class MetaLearner(Pretrained):
         asked = torch.is_grad_enabled() and any(one.requires_grad for one in (*context, xq))
         return found if self.training or asked else found.detach()
 
+    @property
+    def trains_by(self) -> str:
+        """Name of the loss that `train` needs for a classifier; its default compares scores by squares."""
+        return "mesascope.meta.outer_loss" if self.method.compares_classes else ""
+
     def loss(self, episode: Episode) -> Float[Tensor, ""]:
+        require_instance("learner", self, MetaLearner, "pass outer_loss for an ensemble")
         return self.method.outer_loss(self.model, episode)
 
     def clone(self) -> TaskCopy:
@@ -104,11 +111,15 @@ class MetaLearner(Pretrained):
 class TaskCopy:
     """The module of a `MetaLearner` with the parameters phi of one task.
 
-    Calls run the module with phi, in its train() or eval() mode: `MAML`'s ``batch_stats`` has no effect. Gradients flow
-    to the learner's parameters, up to the method's order. The module and its buffers do not change.
+    Calls run the module with phi. BatchNorm uses the statistics of each call's batch, or its running averages if
+    `MAML`'s ``batch_stats`` is "running"; "support" is refused, as calls do not tell a context from queries. Gradients
+    flow to the learner's parameters, up to the method's order. The module and its buffers do not change.
     """
 
     def __init__(self, model: nn.Module, method: MAML) -> None:
+        if method.batch_stats == "support" and any(isinstance(part, _BatchNorm) for part in model.modules()):
+            remedy = "choose transductive or running, or call the learner with a context"
+            refuse("batch_stats", "not be support for a copy, whose calls do not tell queries", "support", remedy)
         self._model, self._method, self._factors = model, method, method.factors(model)
         self._buffers = {name: one.clone() for name, one in model.named_buffers()}
         with recording():  # views, so that only losses of this copy depend on them
@@ -119,7 +130,9 @@ class TaskCopy:
         """Adapted parameters phi by name; other parameters are the module's own."""
 
     def __call__(self, *inputs: Any, **named: Any) -> Any:
-        with operations(self._model, self._method.order == 2):
+        words = in_words(self._model, lambda: "model must read the inputs of this call")
+        modes = normalising(self._model, self._method.batch_stats)
+        with words, operations(self._model, self._method.order == 2), modes:
             answer, replaced = run_with(self._model, {**self.parameters, **self._buffers}, inputs, named)
         self._buffers |= {name: one.detach() for name, one in replaced.items()}
         return answer
@@ -136,6 +149,8 @@ class TaskCopy:
         if not loss.isfinite():
             refuse("loss", "be finite", loss.item(), "check the task, or lower the inner learning rate")
         phi, found = self.parameters, ()
+        if not loss.requires_grad and not torch.is_grad_enabled():
+            refuse("loss", "be computed while gradients are recorded", "without", "leave torch.no_grad()")
         if loss.requires_grad:
             second = self._method.order == 2
             found = torch.autograd.grad(loss, list(phi.values()), create_graph=second, allow_unused=True)

@@ -86,6 +86,8 @@ class MAML(nn.Module):
             require_choice("adapt", adapt, ("all", "head", "body"))
         require_choice("batch_stats", batch_stats, BATCH_STATS)
         require_callable("loss", loss)
+        if isinstance(loss, type):
+            refuse("loss", "be a function or a module", f"the class {loss.__name__}", f"pass {loss.__name__}()")
         require_instance("norms", norms, bool)
         self.which, self.norms, self.batch_stats, self.loss = adapt, norms, batch_stats, loss
         self.numbers = nn.ParameterDict()
@@ -109,7 +111,7 @@ class MAML(nn.Module):
     def adapted(self, model: nn.Module) -> Parameters:
         """Parameters that inner steps change, chosen from those that require gradients, or from all if none does.
 
-        After `start`, the choice is fixed.
+        After `start`, the choice is fixed, except that parameters that no longer require gradients stay as they are.
         """
         require_initialised("model", model)
         every = dict(model.named_parameters())
@@ -119,7 +121,10 @@ class MAML(nn.Module):
                     rule = f"have the parameter {name} {tuple(shape)} that the method began with"
                     has = {name: tuple(one.shape) for name, one in every.items()}
                     refuse("model", rule, has, "make a method per model")
-            return {name: every[name] for name in self.names}
+            chosen = {name: every[name] for name in self.names if every[name].requires_grad}
+            if not chosen and any(one.requires_grad for one in every.values()):
+                refuse("model", "not freeze all parameters that inner steps change", shown([*self.names]), "free some")
+            return chosen or {name: every[name] for name in self.names}
         parameters = {name: one for name, one in every.items() if one.requires_grad} or every
         if not parameters:
             refuse("model", "have parameters", type(model).__name__, "pass another model")
@@ -175,7 +180,7 @@ class MAML(nn.Module):
         check_task(context)
         check_data(None, context, False)
         own = {name: one.shape for name, one in self.adapted(model).items()}
-        if start is not None and {name: one.shape for name, one in start.items()} != own:
+        if start is not None and {name: getattr(one, "shape", None) for name, one in start.items()} != own:
             refuse("start", f"be the parameters {shown(sorted(own))}", sorted(start), "pass what adapt returned")
         found = self.adapted_to(model, context, start)
         for name, one in found.items():
@@ -220,13 +225,12 @@ class MAML(nn.Module):
         if scores.shape != y.shape and (scores.shape[:-1] != y.shape or y.is_floating_point()):
             rule = f"return predictions of the shape {tuple(y.shape)} of the targets of all tasks"
             refuse("model", rule, tuple(scores.shape), "build it for this many classes, or pass other targets")
-        if self.loss is cross_entropy and y.is_floating_point() and (scores.ndim < 3 or scores.shape[-1] == 1):
+        if self.compares_classes and y.is_floating_point() and (scores.ndim < 3 or scores.shape[-1] == 1):
             refuse(
                 "loss", "not be cross_entropy for a single target, as it is always 0", "cross_entropy", "pass mse_loss"
             )
-        unseen = not self._classes and y.device.type == "cpu"  # on other devices, reading values would wait for them
-        if self.loss is cross_entropy and y.is_floating_point() and unseen:
-            self._classes = bool((y >= 0).all()) and bool(((y.sum(-1) - 1).abs() < 1e-3).all())
+        if self.compares_classes and y.is_floating_point() and not self._classes:  # reads values, once
+            self._classes = bool((y >= 0).all() & ((y.sum(-1) - 1).abs() < 1e-3).all())
             if not self._classes:
                 refuse("loss", "not be cross_entropy for targets other than classes", "cross_entropy", "pass mse_loss")
         words = f"loss must take predictions {tuple(scores.shape[1:])} and targets {tuple(y.shape[1:])} of {y.dtype}"
@@ -236,6 +240,10 @@ class MAML(nn.Module):
             found = tuple(each[0].shape) if isinstance(each[0], Tensor) else type(each[0]).__name__
             refuse("loss", "return a tensor with one number", found, "average it")
         return torch.stack(each)
+
+    @property
+    def compares_classes(self) -> bool:
+        return self.loss is cross_entropy or isinstance(self.loss, nn.CrossEntropyLoss)
 
     def sparsity_by_parameter(self, model: nn.Module) -> dict[str, float]:
         """Share of each parameter's entries that inner steps do not change."""

@@ -268,9 +268,11 @@ class ContinualMAMLState:
         own = ("fast", "task", "batches")
         self._outer.load({key: one for key, one in tensors.items() if key.split("/")[0] not in own})
         self.step, self._closed = int(tensors["batches"]), None
-        self.fast = {key.removeprefix("fast/"): one.clone() for key, one in tensors.items() if key.startswith("fast/")}
+        device = next(self.learner.parameters()).device
+        tensors = {key: one.to(device, copy=True) for key, one in tensors.items() if key.startswith(("fast/", "task/"))}
+        self.fast = {key.removeprefix("fast/"): one for key, one in tensors.items() if key.startswith("fast/")}
         kept = range(sum(key.startswith("task/") for key in tensors) // 2)
-        self.task = [Context(*(tensors[f"task/{place}/{part}"].clone() for part in "xy")) for place in kept]
+        self.task = [Context(*(tensors[f"task/{place}/{part}"] for part in "xy")) for place in kept]
 
     def _is_new(self, batch: Context, loss: float) -> bool:
         """True if the loss after adaptation from the slow weights is at least the threshold below ``loss``."""

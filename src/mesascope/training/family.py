@@ -52,6 +52,8 @@ def pair_half_mse(model: Ensemble | nn.Module, sequences: Float[Tensor, "*batch 
 
 def _half_mean_square(model: Ensemble | nn.Module, tasks: Episode | Tensor, every: int = 1) -> Tensor:
     """Half the mean squared error of every ``every``-th prediction, from the first on."""
+    if own := getattr(model.module if isinstance(model, Ensemble) else model, "trains_by", ""):
+        refuse("loss", f"be {own} for this classifier", "the mean square of scores", f"pass loss={own}")
     inputs, answer = calling.inputs_and_targets(tasks)
     if not isinstance(tasks, Episode):  # a model may overwrite its inputs
         answer = answer.clone()
