@@ -340,6 +340,49 @@ def test_a_damaged_picture_is_named(folder):
         images("mine", size=6)
 
 
+def _pictures(folder, classes, parts=("train", "val", "test"), endings=("png",) * 4):
+    for part, own in zip(parts, classes, strict=True):
+        for label in own:
+            for index, ending in enumerate(endings):
+                path = folder / part / label / f"{label}{index}.{ending}"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                drawn = np.random.default_rng([index, *map(ord, part + label)]).integers(0, 256, (8, 8, 3), np.uint8)
+                Image.fromarray(drawn).save(path, format="png" if ending == "avif" else None)
+
+
+def test_parts_that_share_classes_are_told(tmp_path):
+    _pictures(tmp_path, ("ab", "cd", "ae"))
+    with pytest.warns(UserWarning, match=r"test and train of .* share 1 of 2 classes \(a, say\)"):
+        FewShotImages(str(tmp_path), ways=2, queries=2, part="test").sample(1, stream(0, "a"))
+
+
+def test_formats_of_pillow_are_read_and_others_are_told(tmp_path):
+    _pictures(tmp_path, ("ab", "cd", "ef"), endings=("png", "tif", "GIF", "jp2", "avif"))
+    with pytest.warns(UserWarning, match=r"2 images in .*train are left out, as \.avif is not read"):
+        assert len(images(str(tmp_path)).pixels) == 8
+    (tmp_path / "train" / "a" / "gone.png").symlink_to(tmp_path / "nowhere.png")
+    with pytest.raises(ArgumentError, match=r"1 of them are links to nothing, such as a/gone\.png: fetch"):
+        images(str(tmp_path))
+
+
+def test_classes_in_a_folder_of_images_are_split_as_cub_is_shipped(tmp_path):
+    _pictures(tmp_path, ("abcdefghij",), parts=("images",))
+    (tmp_path / "classes.txt").write_text("1 a")
+    assert images(str(tmp_path), "test").classes == ("i", "j")
+    (tmp_path / "images" / "i" / "i0.png").unlink()
+    assert len(images(str(tmp_path), "test").pixels) == 7
+
+
+def test_one_picture_is_one_row_of_a_table(tmp_path):
+    _pictures(tmp_path, ("a",), parts=("images",))
+    (tmp_path / "images" / "a0.png").write_bytes((tmp_path / "images" / "a" / "a0.png").read_bytes())
+    (tmp_path / "train.csv").write_text("filename,label\na0.png,a\n./a0.png,a\n")
+    with pytest.raises(ArgumentError, match=r"row 3 lists a0\.png again"):
+        images(str(tmp_path))
+    with pytest.raises(ArgumentError, match="dataset must name a dataset or a folder"):
+        images(" ")
+
+
 def test_hidden_files_and_folders_are_no_pictures_and_no_classes(folder):
     for name in ("cat/1.png", "dog/1.png", "cat/._1.png", ".ipynb_checkpoints/1.png", ".git/1.png", "__MACOSX/1.png"):
         picture(folder / ".mine" / "train" / name, 10)  # a hidden folder that is named itself is read

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -46,7 +46,7 @@ def images_of(found: Any, labels: Any = None) -> Images:
     if labels is None:
         found, labels = _pairs(found)
     pixels = _pixels(found)
-    if not len(pixels) or pixels.ndim != 4 or pixels.shape[-1] != pixels.shape[-2]:
+    if pixels.ndim != 4 or not len(pixels) or pixels.shape[-1] != pixels.shape[-2]:
         rule = "have the shape (n, size, size) or (n, channels, size, size)"
         refuse("images", rule, tuple(pixels.shape), "reshape them")
     if pixels.dtype != torch.uint8:
@@ -101,6 +101,8 @@ def _pairs(dataset: Any) -> tuple[list[Any], list[Any]]:
         refuse("labels", "be given with an array of images", None, "pass the class of each image")
     try:
         pairs = [dataset[index] for index in range(len(dataset))]
+        if pairs and isinstance(pairs[0], Mapping):  # as in Hugging Face's datasets
+            pairs = [(one["image"], one["label"]) for one in pairs]
         return [_array(image) for image, *_ in pairs], [label for _, label, *_ in pairs]
     except (TypeError, ValueError, LookupError, NotImplementedError) as error:
         raise ArgumentError(

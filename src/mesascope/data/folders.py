@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
+import functools
+import mimetypes
 import os
-from collections.abc import Iterable
+import warnings
 from pathlib import Path, PurePath
 
 from mesascope.data.files import data_folders
-from mesascope.errors import ArgumentError
+from mesascope.errors import ArgumentError, refuse
 
-_PICTURES = (".bmp", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".webp")
+_PICTURES = (".bmp", ".gif", ".jp2", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 # Accepted names for the table or the folder of each part.
 _NAMES = {
     "train": ("train", "training"), "validation": ("val", "validation", "valid"), "test": ("test", "testing"),
 }  # fmt: skip
 _ALL_NAMES = tuple(name for names in _NAMES.values() for name in names)
+# Folders and tables by which parts are told apart.
+_PLACES = (*_ALL_NAMES, *(f"{name}.csv" for name in _ALL_NAMES))
 
 
 def is_hidden(path: PurePath) -> bool:
@@ -34,6 +39,8 @@ def visible_files(folder: Path, pattern: str = "**/*") -> list[Path]:
 
 def folder_of(dataset: str) -> Path:
     """Folder at a path, such as ``./split`` or ``~/split``; a bare name is searched in `data_folders`."""
+    if not dataset.strip():
+        refuse("dataset", "name a dataset or a folder", dataset, "pass digits, say")
     if Path(dataset).name != dataset or dataset.startswith(("~", "..")):
         folder = Path(dataset).expanduser().absolute()
         if not folder.is_dir():
@@ -54,7 +61,7 @@ def folder_of(dataset: str) -> Path:
 
 def state_of(folder: Path) -> tuple[tuple[str, int], ...]:
     """Modification times of a dataset's tables and folders, which change if files are added, removed or renamed."""
-    parts = (folder / name for name in _ALL_NAMES)
+    parts = (folder / name for name in (*_ALL_NAMES, "images"))
     entries = (entry for place in (folder, *filter(Path.is_dir, parts)) for entry in os.scandir(place))
     decisive = (one for one in entries if one.is_dir() or (one.name.endswith(".csv") and one.is_file()))
     return tuple((one.path, one.stat().st_mtime_ns) for one in decisive)
@@ -66,11 +73,13 @@ def pictures_of(folder: Path, part: str) -> tuple[list[Path], list[str]]:
         if (folder / f"{name}.csv").is_file():
             return _by_table(folder, folder / f"{name}.csv")
         if (folder / name).is_dir():
-            paths = _pictures(visible_files(folder / name, "*/*"))
+            paths = _pictures(folder / name)
             if paths:
                 return paths, [path.parent.name for path in paths]
-    classes = _class_folders(folder)
-    if classes and not any((folder / name).is_dir() or (folder / f"{name}.csv").is_file() for name in _ALL_NAMES):
+    classes, divided = _class_folders(folder), any((folder / name).exists() for name in _PLACES)
+    if not classes and not divided and (folder / "images").is_dir():  # as CUB is shipped
+        return pictures_of(folder / "images", part)
+    if classes and not divided:
         own = classes_of(part, list(classes), folder)
         return [path for name in own for path in classes[name]], [name for name in own for _ in classes[name]]
     raise ArgumentError(
@@ -78,6 +87,22 @@ def pictures_of(folder: Path, part: str) -> tuple[list[Path], list[str]]:
         f"{_NAMES[part][0]}/CLASS/PICTURE, or CLASS/PICTURE whose classes are split, but has "
         f"{_in_place_of_pictures(folder, _NAMES[part][0])}."
     )
+
+
+@functools.lru_cache(64)
+def warn_of_shared_classes(folder: Path, part: str) -> None:
+    """Warn, once, if another part of the folder has classes of this part: its classes are then not new."""
+    own = {*pictures_of(folder, part)[1]}
+    for other in _NAMES.keys() - {part}:
+        names: list[str] = []
+        with contextlib.suppress(ArgumentError):  # raised where that part is loaded
+            _, names = pictures_of(folder, other)
+        if shared := sorted(own.intersection(names)):
+            warnings.warn(
+                f"{part} and {other} of {folder} share {len(shared)} of {len(own)} classes ({shared[0]}, say): tasks "
+                "of one are not of classes that are new to the other.",
+                stacklevel=4,
+            )
 
 
 def classes_of(part: str, classes: list[str], folder: Path) -> list[str]:
@@ -102,14 +127,27 @@ def classes_of(part: str, classes: list[str], folder: Path) -> list[str]:
 def _class_folders(folder: Path) -> dict[str, list[Path]]:
     """Pictures of each class of ``folder/CLASS/PICTURE``."""
     found: dict[str, list[Path]] = {}
-    for path in _pictures(visible_files(folder, "*/*")):
+    for path in _pictures(folder):
         found.setdefault(path.parent.name, []).append(path)
     found.pop("images", None)  # the pictures of tables
     return found
 
 
-def _pictures(paths: Iterable[Path]) -> list[Path]:
-    return [path for path in paths if path.suffix.lower() in _PICTURES]
+def _pictures(folder: Path) -> list[Path]:
+    """Pictures ``folder/CLASS/PICTURE``, sorted; raise if one is a link to nothing, and warn of unknown formats."""
+    visible = sorted(path for path in folder.glob("*/*") if not is_hidden(path.relative_to(folder)))
+    found = [path for path in visible if path.suffix.lower() in _PICTURES]
+    broken = [path for path in found if not path.exists()]
+    if broken:
+        raise ArgumentError(
+            f"{folder} must hold its pictures, but {len(broken)} of them are links to nothing, such as "
+            f"{broken[0].relative_to(folder)}: fetch the files that they stand for."
+        )
+    drawn = {path for path in visible if (mimetypes.guess_type(path.name)[0] or "").startswith("image/")}
+    if others := drawn - {*found}:
+        endings = ", ".join(sorted({path.suffix for path in others}))
+        warnings.warn(f"{len(others)} images in {folder} are left out, as {endings} is not read.", stacklevel=2)
+    return found
 
 
 def _in_place_of_pictures(folder: Path, name: str) -> str:
@@ -137,8 +175,8 @@ def _by_table(folder: Path, table: Path) -> tuple[list[Path], list[str]]:
         )
     seen: set[str] = set()
     for number, row in enumerate(rows, 2):
-        name, label = row["filename"], row["label"]
-        if not name or not label or name in seen:
+        name, label = os.path.normpath(row["filename"] or ""), row["label"]
+        if not row["filename"] or not label or name in seen:
             what = f"lists {name} again" if name in seen else "lacks one of them"
             raise ArgumentError(
                 f"{table} must have a label and a different filename in each row, but row {number} {what}: mend it."

@@ -62,8 +62,8 @@ def images(dataset: str, part: str = "train", size: int | None = None) -> Images
     - ``images/``, with tables ``train.csv``, ``val.csv`` and ``test.csv`` (columns ``filename`` and ``label``), as for
       miniImageNet and CUB;
     - ``train/CLASS/PICTURE``, ``val/CLASS/PICTURE`` and ``test/CLASS/PICTURE``;
-    - ``CLASS/PICTURE``: the first 64 % of the classes, sorted by name, are for training, the next 16 % for validation
-      and the last 20 % for test, as in miniImageNet.
+    - ``CLASS/PICTURE``, also in ``images/``: the first 64 % of the classes, sorted by name, are for training, the next
+      16 % for validation and the last 20 % for test, as in miniImageNet.
 
     Hidden files are skipped. Pictures are rotated by their EXIF orientation; transparent parts become white. There is
     one channel if the pictures of all parts are grey, otherwise three. A folder is reloaded if files are added, removed

@@ -111,7 +111,7 @@ def check_inputs(context: Context, xq: Tensor) -> None:
     if not x.is_floating_point() or y.dtype != x.dtype or xq.dtype != x.dtype:
         raise ArgumentTypeError(
             f"context and xq must share one floating-point dtype, but x is {x.dtype}, y {y.dtype} and xq {xq.dtype}: "
-            "convert them, e.g. with .float()."
+            "convert them, e.g. with .float(), and classes to one-hot rows with torch.nn.functional.one_hot."
         )
     if y.device != x.device or xq.device != x.device:
         raise ArgumentError(
@@ -119,9 +119,12 @@ def check_inputs(context: Context, xq: Tensor) -> None:
             "move them with .to(device)."
         )
     if x.ndim < 2 or y.ndim != x.ndim or xq.ndim != x.ndim:
+        remedy = "add the missing axes, with dy = 1 for a single target"
+        if x.ndim > y.ndim >= 2:
+            remedy = "flatten each input to a row of numbers, which a model can reshape with torch.nn.Unflatten"
         raise ArgumentError(
             f"context and xq must be (*batch, n, dx), (*batch, n, dy) and (*batch, m, dx), but x is {tuple(x.shape)}, "
-            f"y {tuple(y.shape)} and xq {tuple(xq.shape)}: add the missing axes, with dy = 1 for a single target."
+            f"y {tuple(y.shape)} and xq {tuple(xq.shape)}: {remedy}."
         )
     if x.shape[:-1] != y.shape[:-1]:
         raise ArgumentError(

@@ -12,6 +12,8 @@ import torch
 from torch.nn import functional
 
 from mesascope.data import Images, images, images_of
+from mesascope.data.folders import folder_of, warn_of_shared_classes
+from mesascope.data.image_sets import DATASETS
 from mesascope.errors import refuse, require_count, require_instance
 from mesascope.modes import guarded
 from mesascope.records import register
@@ -107,7 +109,10 @@ class FewShotImages(_FewShot):
         return self._found()[0].checksum
 
     def _found(self) -> tuple[Images, ByClass]:
-        return sorted_images(self.dataset, self.part, self.size)
+        found = sorted_images(self.dataset, self.part, self.size)
+        if self.dataset not in DATASETS:
+            warn_of_shared_classes(folder_of(self.dataset), self.part)
+        return found
 
 
 class FewShotArrays(_FewShot):
@@ -115,7 +120,8 @@ class FewShotArrays(_FewShot):
 
     Args:
         images: array or tensor ``(n, channels, size, size)`` or ``(n, size, size)`` of bytes or floats; the path of an
-            .npy file with an array; or a dataset of pairs (image, label), such as torchvision's. Tasks are float32.
+            .npy file with an array; or a dataset of pairs (image, label), such as torchvision's, or of mappings with
+            these keys, such as Hugging Face's. Tasks are float32.
             Pictures of Pillow are read as those of folders.
         labels: class of each image, ``(n,)`` whole numbers or names; None for a dataset of pairs.
         ways, shots, queries, rotations: see `FewShotImages`.
