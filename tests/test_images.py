@@ -358,7 +358,7 @@ def test_parts_that_share_classes_are_told(tmp_path):
 
 def test_formats_of_pillow_are_read_and_others_are_told(tmp_path):
     _pictures(tmp_path, ("ab", "cd", "ef"), endings=("png", "tif", "GIF", "jp2", "avif"))
-    with pytest.warns(UserWarning, match=r"2 images in .*train are left out, as \.avif is not read"):
+    with pytest.warns(UserWarning, match=r"2 images in .*(train|val|test) are left out, as \.avif is not read"):
         assert len(images(str(tmp_path)).pixels) == 8
     (tmp_path / "train" / "a" / "gone.png").symlink_to(tmp_path / "nowhere.png")
     with pytest.raises(ArgumentError, match=r"1 of them are links to nothing, such as a/gone\.png: fetch"):
@@ -532,6 +532,7 @@ def test_arrays_files_and_datasets_give_the_tasks_of_the_dataset_that_they_hold(
         FewShotArrays(found.pixels[:, 0].double().numpy() / 255, names, **shape),
         FewShotArrays(tmp_path / "images.npy", found.labels, **shape),
         FewShotArrays(pairs, **shape),
+        FewShotArrays([{"image": image, "label": name} for image, name in pairs], **shape),
         FewShotArrays(torch.utils.data.TensorDataset(found.pixels, found.labels), **shape),
     ):
         for mine, right in zip(own.sample(4, stream(0, "tasks")), expected, strict=True):
@@ -543,6 +544,7 @@ def test_images_of_ones_own_that_are_no_images_are_refused(unchecked, tmp_path):
     (tmp_path / "junk.npy").write_bytes(b"junk")
     np.savez(tmp_path / "many.npz", pixels)
     for arguments, sentence in (
+        (([{"img": pixels[0], "label": 1}],), "images must be a dataset of pairs .* but is list \\('image'\\)"),
         (
             (pixels[:, :4], [0] * 6),
             r"images must have the shape \(n, size, size\) or .* but is \(6, 1, 4, 8\): reshape",

@@ -327,6 +327,7 @@ def test_indices_are_classes_and_batches_that_cannot_be_learned_are_refused(name
         (Context(x, y[:, :3]), ArgumentError, "must"),
         (Context(x, y.argmax(-1) + 9), ArgumentError, "net must return a score for each class of targets"),
         (Context(x * torch.nan, y), NumericalError, "the data must be finite"),
+        (Context(x, y - 0.5), ArgumentError, "(batch.y must hold classes|not be cross_entropy for targets other)"),
     ):
         with pytest.raises(error, match=sentence):
             one.update(batch)

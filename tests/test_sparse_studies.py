@@ -10,6 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
+from mesascope.errors import ArgumentError
 from mesascope.records import registered
 from mesascope.streams import stream
 from mesascope.studies import estimating, new_run, run_study
@@ -42,7 +43,7 @@ def mini_imagenet(tmp_path, monkeypatch):
     for dataset, part, label, image in itertools.product(
         ("mini-imagenet", "tiered-imagenet", "cub", "cars"), ("train", "test"), "abcde", range(7)
     ):
-        path = tmp_path / dataset / part / label / f"{image}.png"
+        path = tmp_path / dataset / part / f"{part}-{label}" / f"{image}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(noise.integers(0, 255, (84, 84, 3), dtype=np.uint8)).save(path)
     monkeypatch.setenv("MESASCOPE_DATA", str(tmp_path))
@@ -129,6 +130,33 @@ def test_each_method_has_its_own_recipe_on_images_of_the_thesis_size():
     assert not any(one.norms for one in deep.values())
     plus = STUDIES["sparse-maml-plus"].presets["mini-imagenet"].outer("sparse-maml-plus")
     assert (plus.optimizer, plus.steps, plus.learning_rate) == ("sgd", 60_000, 0.0075)
+
+
+def test_recipes_are_those_of_the_preset_whatever_the_size_of_the_images():
+    whole = STUDIES["sparse-maml"].presets["mini-imagenet"]
+    small = dataclasses.replace(whole, dataset="cifar-fs", size=32)
+    for method in whole.methods:
+        assert small.learner(method).inner_lr == whole.learner(method).inner_lr
+        assert small.learner(method).steps == whole.learner(method).steps
+    assert dataclasses.replace(whole, recipes="tuned").learner("sparse-maml").inner_lr == 0.4
+
+
+def test_settings_that_are_not_those_of_the_preset_are_among_the_deviations(tmp_path):
+    study = STUDIES["sparse-maml"]
+    settings = dataclasses.replace(study.presets["quick"], dataset="omniglot", tasks=20)
+    said = new_run(study, "quick", settings, out=tmp_path / "run").config["deviations"][-1]
+    assert said == (
+        "Settings of this run that are not those of its preset: dataset is omniglot in place of digits, tasks is 20 in "
+        "place of 200."
+    )
+    assert new_run(study, "quick", out=tmp_path / "own").config["deviations"] == study.departures("quick")
+
+
+def test_images_of_other_channels_are_refused_before_anything_trains(tmp_path):
+    study = STUDIES["sparse-maml"]
+    run = new_run(study, "quick", dataclasses.replace(study.presets["quick"], in_channels=3), out=tmp_path / "run")
+    with pytest.raises(ArgumentError, match="in_channels must be 1, as the images of digits have, but is 3"):
+        run_study(study, run.settings, run)
 
 
 def test_streams_hold_other_classes_than_those_learned_before(monkeypatch):

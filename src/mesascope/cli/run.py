@@ -61,9 +61,11 @@ class RunStudy:
         study, settings = registered("study")[self.study], self.settings
         require_count("workers", self.workers)
         if self.estimate:
+            from mesascope.runs.provenance import available_device
             from mesascope.studies import estimate
 
             table = estimate(study, self.preset, settings, self.device)
+            print(f"device: {available_device(self.device)}")
             print(table or "no training of this study can be timed from a few steps")
             print("left out: evaluations, measurements, trainings that need a measurement, and learners of streams")
             return

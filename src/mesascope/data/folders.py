@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import csv
 import functools
-import mimetypes
 import os
 import warnings
 from pathlib import Path, PurePath
@@ -14,6 +13,7 @@ from mesascope.data.files import data_folders
 from mesascope.errors import ArgumentError, refuse
 
 _PICTURES = (".bmp", ".gif", ".jp2", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
+_UNREAD = (".avif", ".heic", ".heif", ".svg", ".npy")
 # Accepted names for the table or the folder of each part.
 _NAMES = {
     "train": ("train", "training"), "validation": ("val", "validation", "valid"), "test": ("test", "testing"),
@@ -143,8 +143,8 @@ def _pictures(folder: Path) -> list[Path]:
             f"{folder} must hold its pictures, but {len(broken)} of them are links to nothing, such as "
             f"{broken[0].relative_to(folder)}: fetch the files that they stand for."
         )
-    drawn = {path for path in visible if (mimetypes.guess_type(path.name)[0] or "").startswith("image/")}
-    if others := drawn - {*found}:
+    others = [path for path in visible if path.suffix.lower() in _UNREAD]
+    if found and others:
         endings = ", ".join(sorted({path.suffix for path in others}))
         warnings.warn(f"{len(others)} images in {folder} are left out, as {endings} is not read.", stacklevel=2)
     return found

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from scipy.optimize import nnls
 
-from mesascope.errors import require_count
+from mesascope.errors import refuse, require_count
 from mesascope.meta.gradients import Gradient, Tensors, add_
 from mesascope.records import register
 from mesascope.shapes import Float, Int, Tensor
@@ -67,6 +67,8 @@ class Reservoir:
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         self.seen = int(tensors.get("seen", 0))
+        if self.seen and tensors["x"].shape[1] != self.size:
+            refuse("memory", f"have {self.size} examples of each member", tensors["x"].shape[1], "load into its method")
         if self.seen:
             self.x, self.y = tensors["x"].clone(), tensors["y"].clone()
 

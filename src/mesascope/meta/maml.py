@@ -230,7 +230,7 @@ class MAML(nn.Module):
                 "loss", "not be cross_entropy for a single target, as it is always 0", "cross_entropy", "pass mse_loss"
             )
         if self.compares_classes and y.is_floating_point() and not self._classes:  # reads values, once
-            self._classes = bool((y >= 0).all() & ((y.sum(-1) - 1).abs() < 1e-3).all())
+            self._classes = bool(are_classes(y))
             if not self._classes:
                 refuse("loss", "not be cross_entropy for targets other than classes", "cross_entropy", "pass mse_loss")
         words = f"loss must take predictions {tuple(scores.shape[1:])} and targets {tuple(y.shape[1:])} of {y.dtype}"
@@ -308,6 +308,11 @@ class MAML(nn.Module):
             refuse("method", "be new", f"in use with {len(self.names)} parameters", "make one per model")
         self.shapes = {name: one.shape for name, one in self.adapted(model).items()}
         self.names = tuple(self.shapes)
+
+
+def are_classes(y: Float[Tensor, "*batch n classes"]) -> Tensor:
+    """Whether each row is one-hot, or a distribution over classes."""
+    return (y >= 0).all() & ((y.sum(-1) - 1).abs() < 1e-3).all()
 
 
 def _refuse_adapt(options: Any, method: str, adapts: str) -> None:

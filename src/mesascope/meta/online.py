@@ -15,6 +15,7 @@ from torch.nn.functional import cross_entropy
 from mesascope.errors import ArgumentError, refuse, require_instance
 from mesascope.meta.copies import check_task, copies_of, in_words
 from mesascope.meta.learner import MetaLearner, MetaLearnerConfig, require_config
+from mesascope.meta.maml import are_classes
 from mesascope.modes import guarded
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor
@@ -322,7 +323,8 @@ def _network(config: Any, seed: int, start: Mapping[str, Tensor] | None, device:
             network.load_state_dict(start)
         except RuntimeError as error:
             raise ArgumentError(
-                f"start must be weights of this network, but is not ({error}): pass a state_dict."
+                f"start must be weights of this network, but is not ({' '.join(str(error).split())}): pass a "
+                "state_dict."
             ) from None
     return network
 
@@ -337,8 +339,12 @@ def _judged(
     """Loss and accuracy; raise if the loss is not finite and the batch is the cause."""
     words = f"net must return a score for each class of targets {tuple(batch.y.shape)} of {batch.y.dtype}"
     with in_words(model, lambda: words):
-        numbers = torch.stack([loss(scores, batch.y), accuracy(scores, batch.y)])
-    lost, right = numbers.tolist()  # one transfer from the device
+        found = [loss(scores, batch.y), accuracy(scores, batch.y)]
+        if loss is cross_entropy and batch.y.is_floating_point():
+            found.append(are_classes(batch.y).to(scores))
+        lost, right, *valid = torch.stack(found).tolist()  # one transfer from the device
+    if valid == [0.0]:
+        refuse("batch.y", "hold classes", "other numbers", "pass indices, or one-hot rows")
     if not math.isfinite(lost):
         check_data(None, batch, False)
     return {"loss": lost, "accuracy": right}

@@ -80,7 +80,7 @@ def new_run(
         "seed": seed,
         "question": study.question,
         "source": study.source,
-        "deviations": study.departures(preset),
+        "deviations": [*study.departures(preset), *_overridden(settings, study.presets[preset])],
         **made,
     }
     if study.defined_in:
@@ -94,6 +94,13 @@ def new_run(
             )
         config["reuse"] = os.path.relpath(other.path.resolve(), as_path("the folder of a run", path).resolve())
     return Run.create(path, "study", config)
+
+
+def _overridden(settings: Any, preset: Any) -> list[str]:
+    """Sentence about settings that are not those of the preset; none if all are."""
+    changed = differences(to_record(settings), to_record(preset))
+    each = ", ".join(f"{field} is {own} in place of {other}" for field, own, other in changed)
+    return [f"Settings of this run that are not those of its preset: {each}."] if each else []
 
 
 def resume_run(path: str | Path, study: Study | None = None, device: str | None = None) -> tuple[Study, Any, Run]:

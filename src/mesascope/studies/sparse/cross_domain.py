@@ -46,7 +46,8 @@ def measure(lab: study.Lab, settings: CrossDomain) -> None:
         changes = {"dataset": domain, "ways": settings.domain_ways, "rotations": settings.turned}
         other = dataclasses.replace(own, **changes)
         if (width := lab.draw(other, 1, "looked at").xq.shape[-1]) != known:
-            refuse("domains", f"have images of {known} numbers", {domain: width}, f"leave {domain} out")
+            rule = f"have images of {known} numbers, as {settings.dataset}"
+            refuse("domains", rule, {domain: width}, f"leave {domain} out, or save its pictures in as many colours")
         fresh[f"on {domain}"] = padded(few_shot.own_tasks(lab, other, settings.tasks, domain), settings.ways)
     groups = {name: few_shot.meta_trained(lab, name, settings, name) for name in COMPARED}
     groups |= {f"untrained {name}": few_shot.untrained(lab, settings, name) for name in CONTROLS}

@@ -11,6 +11,7 @@ import numpy as np
 from msgspec import Meta
 
 from mesascope import meta, nets, study, tasks
+from mesascope.errors import refuse
 from mesascope.studies.common import returning
 from mesascope.study import Arrays, Claim, Count, Mutation, Positive, Reading, Training, above, ours, stage, two_sided
 
@@ -42,7 +43,7 @@ QUICK: dict[str, Any] = {
 MINI_IMAGENET: dict[str, Any] = {
     "dataset": "mini-imagenet", "ways": 5, "shots": 5, "queries": 15, "width": 64, "in_channels": 3, "size": 84,
     "training": Training(40_000, 2, learning_rate=1e-3, schedule="constant", evaluate_every=4000),
-    "inner_lr": None, "inner_steps": None, "order": None,
+    "recipes": "published", "inner_lr": None, "inner_steps": None, "order": None,
 }  # fmt: skip
 RESNET12: dict[str, Any] = {
     **MINI_IMAGENET, "architecture": "resnet12", "mask_lr": 0.01, "rate_lr": 0.01,
@@ -68,18 +69,18 @@ class Recipe(NamedTuple):
 
 
 def recipe_of(method: str, settings: FewShot) -> Recipe:
-    """Recipe of a method: published for images of miniImageNet's size, tuned by us for smaller images.
+    """Recipe of a method: published for miniImageNet, or tuned by us on Omniglot (see ``settings.recipes``).
 
-    Sparse methods, and all methods with ResNet-12, have the recipe of von Oswald (2024). On miniImageNet, MAML, ANIL
-    and Meta-SGD have those of Finn et al. and Li et al., and BOIL that of Oh et al. with the rate of von Oswald (2024).
-    Meta-SGD, meta-curvature and MT-net are of second order, as in von Oswald (2024). All other settings are ours.
+    Of the published ones, sparse methods, and all methods with ResNet-12, have the recipe of von Oswald (2024). MAML,
+    ANIL and Meta-SGD have those of Finn et al. and Li et al., and BOIL that of Oh et al. with the rate of von Oswald
+    (2024). Meta-SGD, meta-curvature and MT-net are of second order, as in von Oswald (2024). All others are ours.
     """
+    if settings.recipes == "tuned":
+        return Recipe(TUNED[method])
     one_shot = settings.shots == 1
     if settings.architecture == "resnet12":
         rate = 0.01 if one_shot and method == "sparse-relu-maml" else 0.05
         return Recipe(0.5, 1) if method == "boil" else Recipe(rate, 35)
-    if settings.size < 84:
-        return Recipe(TUNED[method])
     sparse = Recipe(0.1 if one_shot else 0.25, 35)
     return {
         "maml": Recipe(0.01), "anil": Recipe(0.01), "boil": Recipe(0.5, 1), "meta-sgd": Recipe(0.01, 1, 2),
@@ -98,6 +99,7 @@ class FewShot:
     width: Count = 32  # Filters, or units of each hidden layer.
     in_channels: Count = 1  # Channels of the images: 3 for colours.
     size: Count = 28  # Pixels of a side.
+    recipes: Literal["published", "tuned"] = "tuned"  # Each method's own settings: for miniImageNet, or ours.
     inner_lr: Positive | None = None  # Inner learning rate; each method's own if None.
     inner_steps: Count | None = 5  # Gradient steps on a context; each method's own if None.
     order: Annotated[int, Meta(ge=1, le=2)] | None = 1  # Order of outer gradients; each method's own if None.
@@ -122,8 +124,8 @@ class FewShot:
         )  # fmt: skip
 
     def outer(self, method: str) -> Training:
-        """Training of the outer loop; for 84 or more pixels a side, sparse-MAML+ has 1.5 times the steps, by SGD."""
-        if method == "sparse-maml-plus" and self.size >= 84:
+        """Training of the outer loop; with published recipes, sparse-MAML+ has 1.5 times the steps, by SGD."""
+        if method == "sparse-maml-plus" and self.recipes == "published":
             plan = {"optimizer": "sgd", "momentum": 0.9, "learning_rate": 0.0075}
             return dataclasses.replace(self.training, steps=self.training.steps * 3 // 2, **plan)
         return self.training
@@ -131,6 +133,11 @@ class FewShot:
 
 def meta_trained(lab: study.Lab, name: str, settings: FewShot, method: str, **changes: Any) -> list[Any]:
     """Networks meta-learned by a method, one per seed; stage ``name`` has accuracy and closed shares by step."""
+    channels = lab.draw(settings.family("test"), 1, "looked at").xq.shape[-1] // settings.size**2
+    if channels != settings.in_channels:
+        refuse(
+            "in_channels", f"be {channels}, as the images of {settings.dataset} have", settings.in_channels, "set it"
+        )
     rate = settings.rate_lr if method in _RATES else settings.mask_lr
     groups = [] if method in _FIXED else [study.ParameterGroup(("method.*",), learning_rate=rate)]
     return lab.train(
