@@ -99,7 +99,7 @@ def operations(model: nn.Module, twice: bool) -> Iterator[None]:
 
 @contextmanager
 def in_words(model: Any, rule: Callable[[], str]) -> Iterator[None]:
-    """Reword torch's errors within this context as an `ArgumentError` that starts with ``rule()``.
+    """Reword torch's errors within this context as an `ArgumentError` that starts with ``rule()``, or is about memory.
 
     Args:
         model: module or function that is named in the sentence.
