@@ -146,8 +146,8 @@ def test_settings_that_are_not_those_of_the_preset_are_among_the_deviations(tmp_
     settings = dataclasses.replace(study.presets["quick"], dataset="omniglot", tasks=20)
     said = new_run(study, "quick", settings, out=tmp_path / "run").config["deviations"][-1]
     assert said == (
-        "Settings of this run that are not those of its preset: dataset is omniglot in place of digits, tasks is 20 in "
-        "place of 200."
+        "Settings of this run that are not those of its preset (in brackets): dataset omniglot (digits), "
+        "tasks 20 (200)."
     )
     assert new_run(study, "quick", out=tmp_path / "own").config["deviations"] == study.departures("quick")
 

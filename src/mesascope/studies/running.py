@@ -98,9 +98,8 @@ def new_run(
 
 def _overridden(settings: Any, preset: Any) -> list[str]:
     """Sentence about settings that are not those of the preset; none if all are."""
-    changed = differences(to_record(settings), to_record(preset))
-    each = ", ".join(f"{field} is {own} in place of {other}" for field, own, other in changed)
-    return [f"Settings of this run that are not those of its preset: {each}."] if each else []
+    each = ", ".join(_changes(settings, preset))
+    return [f"Settings of this run that are not those of its preset (in brackets): {each}."] if each else []
 
 
 def resume_run(path: str | Path, study: Study | None = None, device: str | None = None) -> tuple[Study, Any, Run]:
@@ -252,8 +251,11 @@ def _require_preset(study: Study, run: Run) -> None:
 def changed_settings(study: Study, run: Run) -> list[str]:
     """Differences of a run's settings from its preset, each as ``name value (value in the preset)``."""
     _require_preset(study, run)
-    found = differences(to_record(run.settings_of(study)), to_record(study.presets[run.config["preset"]]))
-    return [f"{name} {own} ({ours})" for name, own, ours in found]
+    return _changes(run.settings_of(study), study.presets[run.config["preset"]])
+
+
+def _changes(settings: Any, preset: Any) -> list[str]:
+    return [f"{name} {own} ({ours})" for name, own, ours in differences(to_record(settings), to_record(preset))]
 
 
 def differences(own: Any, other: Any) -> list[tuple[str, Any, Any]]:
