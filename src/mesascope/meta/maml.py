@@ -311,7 +311,7 @@ class MAML(nn.Module):
 
 
 def are_classes(y: Float[Tensor, "*batch n classes"]) -> Tensor:
-    """Whether each row is one-hot, or a distribution over classes."""
+    """True if each row is one-hot, or a distribution over classes."""
     return (y >= 0).all() & ((y.sum(-1) - 1).abs() < 1e-3).all()
 
 
