@@ -21,7 +21,8 @@ def test_an_estimate_names_each_training_with_its_steps_and_leaves_nothing(tmp_p
     monkeypatch.chdir(tmp_path)
     assert main(["run", "two-steps", "--estimate", "--training.steps", "7000", "--seeds", "2", "--device", "cpu"]) == 0
     table = capsys.readouterr().out.splitlines()
-    assert [line.split()[:2] for line in table[1:-1]] == [["looped", "7000"]]
+    assert table[0] == "device: cpu"
+    assert [line.split()[:2] for line in table[2:-1]] == [["looped", "7000"]]
     assert not os.listdir()
 
 

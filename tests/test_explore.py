@@ -210,7 +210,7 @@ def test_a_damaged_run_costs_its_own_row(tmp_path):
     panel = RunList([tmp_path], Document())
     runs, table, trainings = panel._read()
     assert sorted(runs) == ["one-step", "softmax"]
-    assert "32 hold" in table
+    assert "34 hold" in table
     assert table.count('class="fails"') == 1
     assert any(value.startswith("one-step : size-10") for value, _ in trainings)
 

@@ -19,7 +19,8 @@ from mesascope.language.learning import PRESETS
 from mesascope.learners import Range
 from mesascope.nets import MLPConfig
 from mesascope.records import registered
-from mesascope.tasks import SwitchingImages
+from mesascope.studies.icl_gd.regression import UnseenInputs
+from mesascope.tasks import LinearRegression, SwitchingImages
 from mesascope.training import ParameterGroup
 
 
@@ -51,6 +52,7 @@ def configs():
         candidates()[0],
         SwitchingImages(),
         Reading(),
+        UnseenInputs(LinearRegression()),
     ]
     own += PRESETS.values()
     own += [build() for kind in EXAMPLES if kind not in ("construction", "lens") for _, build in examples(kind)]
