@@ -90,8 +90,9 @@ def pictures_of(folder: Path, part: str) -> tuple[list[Path], list[str]]:
 
 
 @functools.lru_cache(64)
-def warn_of_shared_classes(folder: Path, part: str) -> None:
-    """Warn, once, if another part of the folder has classes of this part: its classes are then not new."""
+def warn_of_shared_classes(dataset: str, part: str) -> None:
+    """Warn, once, if another part of a dataset's folder has classes of this part: its classes are then not new."""
+    folder = folder_of(dataset)
     own = {*pictures_of(folder, part)[1]}
     for other in _NAMES.keys() - {part}:
         names: list[str] = []
@@ -135,7 +136,8 @@ def _class_folders(folder: Path) -> dict[str, list[Path]]:
 
 def _pictures(folder: Path) -> list[Path]:
     """Pictures ``folder/CLASS/PICTURE``, sorted; raise if one is a link to nothing, and warn of unknown formats."""
-    visible = sorted(path for path in folder.glob("*/*") if not is_hidden(path.relative_to(folder)))
+    paths = (path for path in folder.glob("*/*") if not is_hidden(path.relative_to(folder)))
+    visible = sorted(path for path in paths if not path.is_dir())
     found = [path for path in visible if path.suffix.lower() in _PICTURES]
     broken = [path for path in found if not path.exists()]
     if broken:

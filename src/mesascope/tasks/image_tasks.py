@@ -12,7 +12,7 @@ import torch
 from torch.nn import functional
 
 from mesascope.data import Images, images, images_of
-from mesascope.data.folders import folder_of, warn_of_shared_classes
+from mesascope.data.folders import warn_of_shared_classes
 from mesascope.data.image_sets import DATASETS
 from mesascope.errors import refuse, require_count, require_instance
 from mesascope.modes import guarded
@@ -111,7 +111,7 @@ class FewShotImages(_FewShot):
     def _found(self) -> tuple[Images, ByClass]:
         found = sorted_images(self.dataset, self.part, self.size)
         if self.dataset not in DATASETS:
-            warn_of_shared_classes(folder_of(self.dataset), self.part)
+            warn_of_shared_classes(self.dataset, self.part)
         return found
 
 

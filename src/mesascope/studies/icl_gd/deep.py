@@ -344,9 +344,7 @@ STUDY = study.Study(
         shared.no_better_descent(main, "gd++", "GD++ of five separate steps", id="separate-gd++-at-its-optimum",
                                  tolerance=0.1, quantity="median"),
         shared.no_better_descent(looped, "gd++", "GD++ of ten tied steps", id="looped-gd++-at-its-optimum"),
-        shared.suits_training(
-            stage("separate-input-scale"), "gd", "gradient descent of five tuned steps", id=GD
-        ),
+        shared.suits_training(scaled, "gd", "gradient descent of five tuned steps", id=GD),
         midpoint("looped-interpolation", id="looped-midpoint"),
         Claim("construction", "layers built to run five tuned steps of GD++ make the predictions of GD++ with the same "
               "clipping of tokens",

@@ -221,10 +221,8 @@ DIMENSIONS = Figure(
 
 scaled = stage("input-scale")
 INPUT_SCALE = Figure(
-    "input-scale", "Inputs scaled away from those of training. Paper: Fig. 6a left.", (
-        shared.losses_over(scaled, "x_scale", "trained layers", ["gd"], middle=True),
-        shared.ratios_over(scaled, "x_scale", ["gd"], log=""),
-    ), columns=2, claims=(
+    "input-scale", "Inputs scaled away from those of training. Paper: Fig. 6a left.",
+    shared.panels_over(scaled, "x_scale", "trained layers", ["gd"], middle=True, log=""), columns=2, claims=(
         *shared.matched("input-scale", scaled, "gd", "for inputs scaled by 0.5 to 2", 0.05, printed("Fig. 6a left"),
                         HALFWAY),
         Claim("worse-than-nothing", "at twice the training scale of inputs, gradient descent with the step size tuned "
@@ -236,8 +234,8 @@ INPUT_SCALE = Figure(
 )  # fmt: skip
 
 CHANGED_TASKS = shared.changed_tasks(
-    "", "trained layers", ["gd"], "Paper: Fig. 6a", shared.matched_elsewhere("", "gd", "6a", (0.05, 0.1), HALFWAY),
-    middle=True, log="",
+    "", "trained layers", ["gd"], "Paper: Fig. 6a",
+    shared.matched_elsewhere("", "gd", "6a", HALFWAY, teachers=0.05, inputs=0.1), middle=True, log="",
 )  # fmt: skip
 
 WEIGHTS = Figure(

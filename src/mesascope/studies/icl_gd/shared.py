@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mesascope import study
-from mesascope.studies.icl_gd.regression import INPUT_SCALES
+from mesascope.studies.icl_gd.regression import INPUT_SCALES, SWEEPS
 from mesascope.study import (
     Claim,
     Figure,
@@ -48,9 +48,8 @@ CLIPPED = "Gradients are clipped at 0.001, as in the authors' code; the text has
 
 
 class Panel(NamedTuple):
-    """A panel of Fig. 6: changed field of the tasks, its name on an axis, place in the figure, and cases in words."""
+    """A panel of Fig. 6: name of what changes on an axis, place in the figure, and cases in words."""
 
-    field: str
     x: str
     place: str
     cases: str
@@ -58,15 +57,13 @@ class Panel(NamedTuple):
 
 # Panels of Fig. 6 after the first, by the name of their sweep in `regression.SWEEPS`.
 CHANGED = {
-    "teacher-scale": Panel(
-        "w_scale", "teacher scale / that of training", "centre left", "for teachers scaled by 0.5 to 5"
-    ),
+    "teacher-scale": Panel("teacher scale / that of training", "centre left", "for teachers scaled by 0.5 to 5"),
     "unseen-inputs": Panel(
-        "norm", "norm of a context's unseen inputs", "centre right",
+        "norm of a context's unseen inputs", "centre right",
         "on normal, exponential and Laplace inputs of norm 0.5 to 5",
     ),
     "unseen-teacher-scale": Panel(
-        "w_scale", "teacher scale, unseen inputs", "right",
+        "teacher scale, unseen inputs", "right",
         "on normal, exponential and Laplace inputs, for teachers scaled by 0.5 to 5",
     ),
 }  # fmt: skip
@@ -192,8 +189,7 @@ def contrast_figures(
         Figure(
             f"{name}-input-scale",
             f"{subject} and references where inputs are scaled away from those of training. {source}.",
-            (losses_over(swept, "x_scale", title, references), ratios_over(swept, "x_scale", references)),
-            columns=2, claims=away,
+            panels_over(swept, "x_scale", title, references), columns=2, claims=away,
         ),
     )  # fmt: skip
 
@@ -223,26 +219,32 @@ def ratios_over(swept: StageReading, case: str, references: Sequence[str], x: st
     return study.sweep(x, y, relative(swept, case), shown, [level], each=True, marks=".-", log=log)
 
 
+def panels_over(
+    swept: StageReading, case: str, title: str, references: Sequence[str], x: str = RELATIVE, middle: bool = False,
+    log: str = "y",
+) -> tuple[Lines, Lines]:  # fmt: skip
+    """`losses_over` and, with its axis ``log``, `ratios_over`."""
+    return losses_over(swept, case, title, references, x, middle), ratios_over(swept, case, references, x, log)
+
+
 def changed_tasks(
     prefix: str, title: str, references: Sequence[str], source: str, claims: tuple[Claim, ...], middle: bool = False,
     log: str = "y",
 ) -> Figure:  # fmt: skip
     """Losses for teachers of other scales, and for inputs of other distributions, of the sweeps ``prefix``."""
-    panels: list[Lines] = []
-    for name, panel in CHANGED.items():
-        swept, case, x = stage(prefix + name), panel.field, panel.x
-        panels += [
-            losses_over(swept, case, title, references, x, middle), ratios_over(swept, case, references, x=x, log=log)
-        ]  # fmt: skip
+    pairs = [
+        panels_over(stage(prefix + name), SWEEPS[name][0], title, references, panel.x, middle, log)
+        for name, panel in CHANGED.items()
+    ]
     return Figure(
         f"{prefix}changed-tasks", "First row: teachers scaled away from those of training. Second: normal, exponential "
         "or Laplace inputs, one of them in each task, scaled to a norm. Third: such inputs of norm 1, and teachers of "
-        f"other scales. {source}.", tuple(panels), columns=2, claims=claims,
+        f"other scales. {source}.", tuple(itertools.chain(*pairs)), columns=2, claims=claims,
     )  # fmt: skip
 
 
 def matched(
-    name: str, swept: StageReading, reference: str, where: str, margin: float, source: Any, halfway: Sequence[str],
+    name: str, swept: StageReading, reference: str, where: str, margin: float, source: Any, halfway: tuple[str, ...],
     former: str = "",
 ) -> tuple[Claim, Claim]:  # fmt: skip
     """Claims that trained networks, and those halfway to the construction, match the reference in a sweep."""
@@ -251,16 +253,16 @@ def matched(
         Claim(name, f"{where} each loss is {within}", swept.ratio("trained", reference), two_sided(margin), source,
               former=former),
         Claim(f"interpolated-{name}", f"halfway between trained weights and construction losses are {within} {where}",
-              swept.ratio("middle", reference), two_sided(margin), source, premises=tuple(halfway), former=former),
+              swept.ratio("middle", reference), two_sided(margin), source, premises=halfway, former=former),
     )  # fmt: skip
 
 
 def matched_elsewhere(
-    prefix: str, reference: str, figure: str, margins: tuple[float, float], halfway: Sequence[str]
+    prefix: str, reference: str, figure: str, halfway: tuple[str, ...], teachers: float, inputs: float
 ) -> tuple[Claim, ...]:
-    """`matched` in the sweeps of `changed_tasks`; ``margins`` are those over teachers and over inputs."""
+    """`matched` in the sweeps of `changed_tasks`, with one margin over ``teachers`` and one over ``inputs``."""
     pairs = [
-        matched(name, stage(prefix + name), reference, panel.cases, margins[name == "unseen-inputs"],
+        matched(name, stage(prefix + name), reference, panel.cases, inputs if name == "unseen-inputs" else teachers,
                 printed(f"Fig. {figure} {panel.place}"), halfway)
         for name, panel in CHANGED.items()
     ]  # fmt: skip

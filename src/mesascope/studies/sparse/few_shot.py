@@ -133,7 +133,8 @@ class FewShot:
 
 def meta_trained(lab: study.Lab, name: str, settings: FewShot, method: str, **changes: Any) -> list[Any]:
     """Networks meta-learned by a method, one per seed; stage ``name`` has accuracy and closed shares by step."""
-    channels = lab.draw(settings.family("test"), 1, "looked at").xq.shape[-1] // settings.size**2
+    drawn = lab.draw(settings.family("test"), settings.watch_tasks, "watch")
+    channels = drawn.xq.shape[-1] // settings.size**2
     if channels != settings.in_channels:
         refuse(
             "in_channels", f"be {channels}, as the images of {settings.dataset} have", settings.in_channels, "set it"
@@ -143,7 +144,7 @@ def meta_trained(lab: study.Lab, name: str, settings: FewShot, method: str, **ch
     return lab.train(
         name, dataclasses.replace(settings.learner(method), **changes), settings.family(), settings.outer(method),
         loss=meta.outer_loss, parameter_groups=groups,
-        watch=watched(lab.draw(settings.family("test"), settings.watch_tasks, "watch")),
+        watch=watched(drawn),
     )  # fmt: skip
 
 
