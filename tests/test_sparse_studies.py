@@ -10,6 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
+from mesascope.data import images
 from mesascope.errors import ArgumentError
 from mesascope.records import registered
 from mesascope.streams import stream
@@ -157,6 +158,16 @@ def test_images_of_other_channels_are_refused_before_anything_trains(tmp_path):
     run = new_run(study, "quick", dataclasses.replace(study.presets["quick"], in_channels=3), out=tmp_path / "run")
     with pytest.raises(ArgumentError, match="in_channels must be 1, as the images of digits have, but is 3"):
         run_study(study, run.settings, run)
+
+
+def test_too_few_images_for_five_shots_are_refused_before_anything_trains(tmp_path):
+    study = STUDIES["sparse-maml"]
+    fewest = int(images("digits", "test", study.presets["quick"].size).labels.bincount().min())
+    settings = dataclasses.replace(study.presets["quick"], queries=fewest - 1)
+    run = new_run(study, "quick", settings, out=tmp_path / "run")
+    with pytest.raises(ArgumentError, match="be at most"):
+        run_study(study, run.settings, run)
+    assert not run.times
 
 
 def test_streams_hold_other_classes_than_those_learned_before(monkeypatch):

@@ -47,6 +47,7 @@ class Sparse(FewShot):
 
 
 def measure(lab: study.Lab, settings: Sparse) -> None:
+    lab.draw(replace(settings, shots=max(SHOTS)).family("test"), 1, "watch")  # too few images: told before training
     groups = {name: few_shot.meta_trained(lab, name, settings, name) for name in settings.methods}
     for name, closed in (("few-closed", settings.few_closed), ("many-closed", settings.many_closed)):
         groups[name] = few_shot.meta_trained(lab, name, settings, "sparse-maml", closed=closed)
