@@ -95,6 +95,11 @@ def module_of(path: Path) -> ModuleType:
     return module
 
 
+def file_of(place: str) -> Path:
+    """File of a place ``file.py:NAME``."""
+    return Path(place.rpartition(":")[0])
+
+
 def own_files(file: Path) -> list[Path]:
     """A Python file, and the files of its folder that it imports, directly or through one of them."""
     found, left = list[Path](), [file]

@@ -22,7 +22,7 @@ from mesascope.loading import from_file, imported_from
 from mesascope.reports import Figure, Grid, Histogram, Level, Line, Lines, Matrices, curves, strip, sweep
 from mesascope.runs.schemas import require_name
 from mesascope.training import ParameterGroup, Training
-from mesascope.validate import Count, NonEmpty, NonNegative, Positive, Share, Whole, frozen
+from mesascope.validate import Count, NonEmpty, NonNegative, Positive, Several, Share, Whole, frozen
 
 if TYPE_CHECKING:
     from mesascope.studies.lab import Lab
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = [
     "READ_OFF", "Arrays", "Bound", "Claim", "Count", "Estimates", "Figure", "Grid", "Histogram", "Level", "Line",
     "Lines", "Matrices", "Mutation", "NonEmpty", "NonNegative", "ParameterGroup", "Positive", "Reading", "Reported",
-    "Share", "StageReading", "Study", "Training", "Whole", "above", "below", "beside", "curves", "derived",
+    "Several", "Share", "StageReading", "Study", "Training", "Whole", "above", "below", "beside", "curves", "derived",
     "frozen", "load_study", "nominal", "ours", "printed", "stage", "strip", "sweep", "two_sided",
 ]  # fmt: skip
 

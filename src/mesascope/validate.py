@@ -26,11 +26,14 @@ from mesascope.errors import (
     shown,
 )
 
-__all__ = ["Count", "NonEmpty", "NonNegative", "Positive", "Share", "Whole", "frozen", "validate", "validated"]
+__all__ = [
+    "Count", "NonEmpty", "NonNegative", "Positive", "Several", "Share", "Whole", "frozen", "validate", "validated",
+]  # fmt: skip
 
 _T = TypeVar("_T")
 
 Count = Annotated[int, msgspec.Meta(ge=1)]
+Several = Annotated[int, msgspec.Meta(ge=2)]
 Whole = Annotated[int, msgspec.Meta(ge=0)]
 Positive = Annotated[float, msgspec.Meta(gt=0)]
 NonNegative = Annotated[float, msgspec.Meta(ge=0)]

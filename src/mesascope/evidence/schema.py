@@ -9,7 +9,7 @@ import msgspec
 # Version of the schema. To remove, rename or redefine a field needs a new version; a new optional field does not.
 VERSION = 1
 
-_Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+Whole64 = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
 
 def _is(text: str) -> msgspec.Meta:
@@ -33,8 +33,8 @@ class ClaimRecord(TypedDict):
         ),
     ]
     over: Annotated[str, _is("Replicate axis: 'seeds', 'pools', 'contexts', 'draws', 'sizes', ...")]
-    n: Annotated[_Count, _is("Number of replicates")]
-    at_least: Annotated[_Count, _is("Number of replicates that the claim requires for a verdict")]
+    n: Annotated[Whole64, _is("Number of replicates")]
+    at_least: Annotated[Whole64, _is("Number of replicates that the claim requires for a verdict")]
     premises: Annotated[list[str], _is("Ids of claims that must hold, otherwise this claim is undecided")]
     value: Annotated[float | None, _is("Estimate; the worst of several replicates or cases; null if there is none")]
     low: Annotated[float | None, _is("Lower end of the interval; null if infinite, or if there is none")]

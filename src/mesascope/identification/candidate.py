@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field
-from typing import Annotated
-
-from msgspec import Meta
 
 from mesascope.errors import (
     ArgumentError,
@@ -21,7 +18,7 @@ from mesascope.learners import Range
 from mesascope.shapes import Tensor
 from mesascope.tasks import Learner
 from mesascope.tasks.calling import takes
-from mesascope.validate import frozen
+from mesascope.validate import Several, frozen
 
 # Families of algorithms, whose members share limiting cases, and the family of user-defined candidates.
 OWN_FAMILY = "own candidates"
@@ -58,7 +55,7 @@ class Candidate:
     family: str = OWN_FAMILY
     own_sizes: bool = False
     draws: Callable[..., Learner] | None = None
-    most_tasks: Annotated[int, Meta(ge=2)] | None = None  # a single task has no standard error
+    most_tasks: Several | None = None  # a single task has no standard error
     costly: bool = False
     formula: Callable[[Mapping[str, Tensor]], dict[str, float]] | None = None
 

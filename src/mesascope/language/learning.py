@@ -28,7 +28,7 @@ from mesascope.ops import without_reading_values
 from mesascope.progress import tell
 from mesascope.records import to_record
 from mesascope.runs import Run
-from mesascope.runs.checkpoints import TrainingCheckpoints, require_metrics, require_no_progress
+from mesascope.runs.checkpoints import TrainingCheckpoints, rewind
 from mesascope.runs.provenance import available_device, made_with, tell_of_other_machine
 from mesascope.shapes import Int, Tensor
 from mesascope.streams import stream
@@ -266,11 +266,7 @@ class _Monitor:
         """Load the last checkpoint, and drop metrics logged after it."""
         found = self.checkpoints.load()
         if processes.is_rank_zero():
-            if found:
-                require_metrics(self.run, MODEL, self.plan.evaluation_steps(found[0]), [self.run.config["seed"]])
-            else:
-                require_no_progress(self.run, MODEL, self.plan.checkpoint_every)
-            self.run.rewind_metrics(MODEL, found[0] if found else -1)
+            rewind(self.run, MODEL, found[0] if found else None, self.plan, [self.run.config["seed"]])
         if found:
             self.state.load(found[1])
             self.since = found[0]

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Literal
 
-import msgspec
 import numpy as np
 import torch
 
@@ -14,6 +13,7 @@ from mesascope.language.shards import Corpus, open_corpus
 from mesascope.records import register
 from mesascope.shapes import Int, Tensor
 from mesascope.training import is_rank_zero
+from mesascope.validate import Several
 
 
 @register("family", "text-windows", of="text")
@@ -31,7 +31,7 @@ class TextWindows:
     """
 
     folder: str
-    length: Annotated[int, msgspec.Meta(ge=2)]
+    length: Several
     split: Literal["train", "validation"] = "train"
     checksum: str = ""
 

@@ -7,11 +7,11 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from mesascope.errors import refuse, require_callable, require_choice, require_count, require_number
+from mesascope.errors import refuse, require_choice, require_count, require_number
 from mesascope.learners.arguments import Algorithm, Range, Sizes, require_precision
 from mesascope.learners.descent import GradientDescent
 from mesascope.learners.least_squares import solved
-from mesascope.learners.transformed import with_features
+from mesascope.learners.transformed import OnFeatures, with_features
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Context, check_inputs
@@ -149,7 +149,7 @@ class NearestNeighbours(Algorithm):
 @register(
     "learner", "kernel-gradient-descent", free={"steps": Range(1, 20, "integer"), "eta": Range(0.01, 30.0, "log")}
 )
-class KernelGradientDescent(nn.Module):
+class KernelGradientDescent(OnFeatures):
     """``steps`` steps of gradient descent on 1/(2n) sum_i |W m(x_i) - y_i|^2 from W = 0, for features m.
 
     One step predicts (eta/n) sum_i y_i k(x_i, x_q) with the kernel k(x, x') = m(x) . m(x').
@@ -166,23 +166,19 @@ class KernelGradientDescent(nn.Module):
     tensor([0.8500, 3.4000])
     """
 
+    learner: GradientDescent
+
     def __init__(self, features: Callable[[Tensor], Tensor], steps: int, eta: Sizes) -> None:
-        super().__init__()
-        require_callable("features", features)
-        self.features = features
-        self.descent = GradientDescent(steps, eta)
+        super().__init__(GradientDescent(steps, eta), features)
 
     @property
     def steps(self) -> int:
-        return self.descent.steps
+        return self.learner.steps
 
     @property
     def eta(self) -> nn.Parameter:
-        return self.descent.eta
-
-    def forward(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "*batch m dy"]:
-        return self.descent(*with_features(self.features, context, xq))
+        return self.learner.eta
 
     def trajectory(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "k *batch m dy"]:
         """Predictions after 0, 1, ..., ``steps`` steps."""
-        return self.descent.trajectory(*with_features(self.features, context, xq))
+        return self.learner.trajectory(*with_features(self.features, context, xq))

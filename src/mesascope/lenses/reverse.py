@@ -104,10 +104,7 @@ def reverse_engineer(network: HasChannels, keep: int | None = None) -> ReverseEn
     if keep is not None:
         kq, pv = _largest(kq, pv, keep)
     identity = torch.eye(d).to(kq)
-    whole = [
-        Products(*(torch.einsum("hrc,xy->hrxcy", part, identity).flatten(3).flatten(1, 2) for part in layer))
-        for layer in zip(kq, pv, strict=True)
-    ]
+    whole = [Products(*(torch.kron(part, identity) for part in layer)) for layer in zip(kq, pv, strict=True)]
     return ReverseEngineered(kq, pv, network, network.with_products(whole))
 
 

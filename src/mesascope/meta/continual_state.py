@@ -9,12 +9,11 @@ from typing import Generic, NamedTuple
 
 import torch
 from torch import nn
-from torch.nn.functional import cross_entropy
 
 from mesascope.errors import ArgumentTypeError, refuse, require_count, require_instance
 from mesascope.meta.continual import ContinualMethod, Learning
 from mesascope.meta.copies import in_words
-from mesascope.meta.gradients import Gradient, MLPGradient
+from mesascope.meta.gradients import Gradient, MLPGradient, losses_of
 from mesascope.modes import guarded
 from mesascope.modules import names_of
 from mesascope.nets import MLP
@@ -150,7 +149,7 @@ class ContinualState(Generic[Module]):
         members = self.ensemble.with_weights(self.ensemble.weights | dict(zip(self._learned, leaves, strict=True)))
         scores, replaced = members.in_turn(x)
         self.ensemble.buffers.update({name: buffer.detach() for name, buffer in replaced.items()})
-        losses = cross_entropy(scores.flatten(0, 1), y.flatten(), reduction="none").view(y.shape).mean(1)
+        losses = losses_of(scores, y)
         return losses.detach(), torch.autograd.grad(losses.sum(), leaves, materialize_grads=True)
 
 

@@ -103,7 +103,7 @@ class MLPGradient(Gradient):
         after = torch.stack(outer_errors, 1).flip(1).cumsum(1).flip(1) / steps
         own = torch.bmm(after[:, 0].mT, x)
         across = (torch.stack(inner_errors, 1) * -after).flatten(1, 2)
-        losses = _losses(scores, y)
+        losses = losses_of(scores, y)
         return LookAhead(losses, [own, *by_weights], [torch.bmm(across.mT, pairs), *by_rates])
 
 
@@ -127,7 +127,7 @@ def mlp_gradient(
     """
     first, *others = weights
     scores, signals = _signals(others, torch.bmm(x, first.mT), y)
-    return _losses(scores, y), _products([signals[0]._replace(read=x), *signals[1:]])
+    return losses_of(scores, y), _products([signals[0]._replace(read=x), *signals[1:]])
 
 
 def _signals(
@@ -155,7 +155,7 @@ def _signals(
     return scores, [Signal(error, None), *found]
 
 
-def _losses(scores: Float[Tensor, "members n classes"], y: Int[Tensor, "members n"]) -> Float[Tensor, " members"]:
+def losses_of(scores: Float[Tensor, "members n classes"], y: Int[Tensor, "members n"]) -> Float[Tensor, " members"]:
     """Mean cross-entropy of each network."""
     return cross_entropy(scores.flatten(0, 1), y.flatten(), reduction="none").view(y.shape).mean(1)
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Any
 
 import torch
-from msgspec import Meta
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from mesascope.errors import ArgumentError, refuse, require_instance
+from mesascope.errors import ArgumentError, one_line, refuse, require_instance
 from mesascope.meta.copies import check_task, copies_of, in_words
 from mesascope.meta.learner import MetaLearner, MetaLearnerConfig, require_config
 from mesascope.meta.maml import are_classes
@@ -24,7 +23,7 @@ from mesascope.tasks import Context, Episode, accuracy
 from mesascope.training import Metrics, ModuleState, ParameterGroup, Training
 from mesascope.training.finite import check_data
 from mesascope.training.randomness import drawing_from
-from mesascope.validate import Count, NonNegative, Positive
+from mesascope.validate import Count, NonNegative, Positive, Several
 
 # A stream has no last step, so its learning rate must be constant.
 _STEADY = Training(learning_rate=1e-3, schedule="constant")
@@ -210,7 +209,7 @@ class ContinualMAML:
     mask_lr: Positive = 0.0075
     threshold: NonNegative = 1.5
     modulation: Positive = 1.0
-    kept: Annotated[int, Meta(ge=2)] = 4
+    kept: Several = 4
 
     def __post_init__(self) -> None:
         _check(self)
@@ -323,8 +322,7 @@ def _network(config: Any, seed: int, start: Mapping[str, Tensor] | None, device:
             network.load_state_dict(start)
         except RuntimeError as error:
             raise ArgumentError(
-                f"start must be weights of this network, but is not ({' '.join(str(error).split())}): pass a "
-                "state_dict."
+                f"start must be weights of this network, but is not ({one_line(error)}): pass a state_dict."
             ) from None
     return network
 

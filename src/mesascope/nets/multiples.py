@@ -113,8 +113,8 @@ class BlockMultiples(Pretrained):
     def products(self) -> list[Products]:
         """W_KQ and W_PV of each layer, each ``(heads, width, width)``."""
         identity = torch.eye(self.config.d).to(self.kq)
-        whole = (torch.einsum("lhrc,xy->lhrxcy", part, identity) for part in self.coefficients())
-        return [Products(*layer) for layer in zip(*(part.flatten(4).flatten(2, 3) for part in whole), strict=True)]
+        layers = zip(*self.coefficients(), strict=True)
+        return [Products(*(torch.kron(part, identity) for part in layer)) for layer in layers]
 
     def forward(self, sequence: Float[Tensor, "*batch t d"]) -> Float[Tensor, "*batch t d"]:
         check_sequence(sequence)

@@ -14,7 +14,7 @@ from torch.nn.utils.parametrize import is_parametrized
 from torch.nn.utils.prune import is_pruned
 
 import mesascope
-from mesascope.errors import ArgumentError, ArgumentTypeError, refuse, require_instance
+from mesascope.errors import ArgumentError, ArgumentTypeError, one_line, refuse, require_instance
 from mesascope.files import write_aside
 from mesascope.modules import names_of, put
 from mesascope.nets.checks import check_held
@@ -85,12 +85,13 @@ class Pretrained(nn.Module):
                 raise ValueError(f"its {_CONFIG} differs from the config in {_WEIGHTS}")
         except (safetensors.SafetensorError, json.JSONDecodeError, UnicodeDecodeError) as error:
             file = path / (_WEIGHTS if isinstance(error, safetensors.SafetensorError) else _CONFIG)
-            said = " ".join(str(error).split())
-            raise ArgumentError(f"{file} must be whole, but is damaged ({said}): save the network again.") from None
-        except (OSError, ValueError, RuntimeError, ArgumentTypeError) as error:
             raise ArgumentError(
-                f"folder must be one that save_pretrained wrote, but is {str(path)!r} "
-                f"({' '.join(str(error).split())}): pass another."
+                f"{file} must be whole, but is damaged ({one_line(error)}): save the network again."
+            ) from None
+        except (OSError, ValueError, RuntimeError, ArgumentTypeError) as error:
+            why = " ".join(str(error).split())  # often a sentence of ours, which is not to be cut
+            raise ArgumentError(
+                f"folder must be one that save_pretrained wrote, but is {str(path)!r} ({why}): pass another."
             ) from None
         if not isinstance(net, cls):
             raise ArgumentTypeError(
@@ -128,7 +129,7 @@ def written(argument: str, value: str | Path) -> Iterator[Path]:
         yield path
     except (OSError, ValueError, safetensors.SafetensorError) as error:
         raise ArgumentError(
-            f"{argument} must be writable, but is {str(path)!r} ({' '.join(str(error).split())}): pass another."
+            f"{argument} must be writable, but is {str(path)!r} ({one_line(error)}): pass another."
         ) from None
 
 

@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import os
 import shutil
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -131,7 +131,23 @@ class TrainingCheckpoints:
         return step, {name: tensor.to(self.device) for name, tensor in tensors.items()}
 
 
-def require_metrics(run: Any, training: str, steps: Iterable[int], seeds: Iterable[int]) -> None:
+def rewind(run: Any, training: str, step: int | None, plan: Any, seeds: Sequence[int]) -> None:
+    """Drop a training's metrics after its newest checkpoint, at ``step``, or all if there is none.
+
+    Args:
+        plan: the `Training`.
+
+    Raises:
+        RunDirectoryError: metrics up to ``step`` are missing, or checkpoints are missing though the training went on.
+    """
+    if step is None:
+        _require_no_progress(run, training, plan.checkpoint_every)
+    else:
+        _require_metrics(run, training, plan.evaluation_steps(step), seeds)
+    run.rewind_metrics(training, -1 if step is None else step)
+
+
+def _require_metrics(run: Any, training: str, steps: Iterable[int], seeds: Iterable[int]) -> None:
     """Raise if a run lacks metrics that a training logged before its newest checkpoint: curves would have a gap."""
     logged = {(row["step"], row["seed"]) for row in run.metrics(training)}
     lost = sorted({(step, seed) for step in steps for seed in seeds} - logged)
@@ -142,7 +158,7 @@ def require_metrics(run: Any, training: str, steps: Iterable[int], seeds: Iterab
         )
 
 
-def require_no_progress(run: Any, training: str, every: int) -> None:
+def _require_no_progress(run: Any, training: str, every: int) -> None:
     """Raise if a training without checkpoints has finished, or has logged steps beyond the first: ``every`` steps."""
     last = max((row["step"] for row in run.metrics(training)), default=-1)
     if run.is_finished or last > every:

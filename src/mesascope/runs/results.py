@@ -17,7 +17,7 @@ import mesascope
 from mesascope.errors import ArgumentTypeError, RunDirectoryError, shown
 from mesascope.evidence import Arrays, Estimates, Stage
 from mesascope.files import write_aside
-from mesascope.loading import own_files
+from mesascope.loading import file_of, own_files
 from mesascope.runs.files import arrays_bytes, checksum, damaged, read_arrays, read_bytes, read_json, write_json
 from mesascope.runs.provenance import PACKAGES, installed
 from mesascope.runs.schemas import require_name
@@ -102,7 +102,7 @@ class Results(Mapping[str, Stage]):
                 self.content(name)
 
     def _code(self) -> str:
-        own = code_of(Path(self._study.rpartition(":")[0])) if self._study else None
+        own = code_of(file_of(self._study))
         return record_hash([code_hash(), own]) if own else code_hash()
 
     def _index(self) -> dict[str, dict[str, str]]:

@@ -7,12 +7,11 @@ from typing import Annotated, Any, Literal, NamedTuple, NotRequired, TypedDict
 import msgspec
 
 from mesascope.errors import refuse
-from mesascope.evidence.schema import ClaimRecord
+from mesascope.evidence.schema import ClaimRecord, Whole64
 
 SCHEMA = 2
 KINDS = ("study", "training", "benchmark", "identification", "sweep")
 
-Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 # Name of a stage or a figure, and of its file.
 Name = Annotated[str, msgspec.Meta(pattern=r"^(?!\.{1,2}$)[^/\\\x00\r\n]+$")]
 
@@ -24,7 +23,7 @@ class Config(TypedDict):
     kind: Literal[KINDS]  # type: ignore[valid-type]
     id: str
     settings: Any
-    seed: Count
+    seed: Whole64
     hash: NotRequired[str]
     question: NotRequired[str]
     source: NotRequired[str]
@@ -80,7 +79,7 @@ class Manifest(TypedDict):
     """manifest.json of a checkpoint."""
 
     schema: int
-    step: Count
+    step: Whole64
     key: str
     config: dict[str, Any]
     sha256: str
@@ -92,7 +91,7 @@ class MetricsRow(TypedDict):
     """Required fields of each line of metrics.jsonl; metrics (numbers or null) follow."""
 
     training: str
-    step: Count
+    step: Whole64
     seed: int
 
 

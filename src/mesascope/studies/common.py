@@ -43,6 +43,18 @@ def drawn_with(**changes: Any) -> Callable[[Any], Any]:
     return lambda method: lambda self, *given: method(dataclasses.replace(self, **changes), *given)
 
 
+def taking(name: str, change: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Bug to plant in a function: it takes ``change(value)`` in place of the keyword argument ``name``, if given."""
+
+    def plant(correct: Any) -> Any:
+        def wrong(*given: Any, **named: Any) -> Any:
+            return correct(*given, **named | ({name: change(named[name])} if named.get(name) else {}))
+
+        return wrong
+
+    return plant
+
+
 def returning(change: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Bug to plant in a function: it returns ``change(result)`` in place of its result."""
     return lambda correct: lambda *given, **named: change(correct(*given, **named))

@@ -18,7 +18,7 @@ from mesascope.evidence.numbers import unmasked
 from mesascope.progress import STOP, part_of, tell
 from mesascope.records import to_record
 from mesascope.runs import Run
-from mesascope.runs.checkpoints import TrainingCheckpoints, require_metrics, require_no_progress
+from mesascope.runs.checkpoints import TrainingCheckpoints, rewind
 from mesascope.runs.files import write_json
 from mesascope.runs.results import record_hash
 from mesascope.runs.schemas import require_name
@@ -200,11 +200,7 @@ class Lab:
         seeds, found = record["seeds"], checkpoints.load()
         if found is None and take_over(self.run, name, checkpoints, finished or (lambda _: watches), training):
             found = checkpoints.load()
-        if found is None:
-            require_no_progress(self.run, name, training.checkpoint_every)
-        else:
-            require_metrics(self.run, name, training.evaluation_steps(found[0]), seeds[: len(watches)])
-        self.run.rewind_metrics(name, found[0] if found else -1)
+        rewind(self.run, name, found[0] if found else None, training, seeds[: len(watches)])
 
         def log(step: int, ensemble: Ensemble) -> None:
             self.run.append_metrics(logged_rows(name, step, seeds, watches, ensemble.members()))

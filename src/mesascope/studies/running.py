@@ -25,6 +25,7 @@ from mesascope.errors import (
     require_number,
 )
 from mesascope.evidence import Claim, Verdicts, judge, least_replicates
+from mesascope.loading import file_of
 from mesascope.modes import guarded
 from mesascope.progress import tell
 from mesascope.records import flat, from_record, to_record
@@ -84,7 +85,8 @@ def new_run(
         **made,
     }
     if study.defined_in:
-        config |= {"defined_in": study.defined_in} | ({"code": code} if (code := _code(study)) else {})
+        code = code_of(file_of(study.defined_in))
+        config |= {"defined_in": study.defined_in} | ({"code": code} if code else {})
     if reuse is not None:
         other = open_run(reuse)
         if not (other.path / "checkpoints").is_dir():
@@ -123,9 +125,10 @@ def resume_run(path: str | Path, study: Study | None = None, device: str | None 
             run.move_device(device)
     if asked in (None, study):
         tell_of_other_machine(run)
-    if not run.is_complete and study.defined_in and run.config.get("code") not in (None, _code(study)):
+    file = file_of(study.defined_in)
+    if not run.is_complete and study.defined_in and run.config.get("code") not in (None, code_of(file)):
         tell(
-            f"mesascope: {study.defined_in.rpartition(':')[0]} has changed since the run began: trainings that are "
+            f"mesascope: {file} has changed since the run began: trainings that are "
             "finished or begun stay as the former code made them; if the change affects them, start a new run."
         )
     return study, settings, run
@@ -144,10 +147,6 @@ def _require_record(study: Study, settings: Any) -> None:
             f"settings of {study.name} must be readable from a record of numbers and texts, but are not ({why}): give "
             "each field a value of its declared type, and no field the name kind."
         )
-
-
-def _code(study: Study) -> str | None:
-    return code_of(Path(study.defined_in.rpartition(":")[0]))
 
 
 @guarded

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import mesascope
 from mesascope.errors import ArgumentError, refuse
-from mesascope.loading import imported_files
+from mesascope.loading import file_of, imported_files
 from mesascope.runs.provenance import git
 from mesascope.runs.results import PRESENTATION
 from mesascope.study import Study
@@ -25,7 +25,7 @@ def files_of(study: Study) -> list[Path]:
     Imports are followed recursively. Files that only present results are left out. A package such as
     `mesascope.learners` adds only the modules that define the names in use.
     """
-    own = Path(study.defined_in.rpartition(":")[0]) if study.defined_in else None
+    own = file_of(study.defined_in) if study.defined_in else None
     homes = [module for module in [*sys.modules.values()] if getattr(module, "__dict__", {}).get("STUDY") is study]
     named = [getattr(module, "__file__", None) for module in (*homes, sys.modules.get(study.measure.__module__))]
     left = [file.resolve() for file in (own, *map(Path, filter(None, named)), *_EVERY) if file]

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mesascope.errors import ArgumentError, ArgumentTypeError, RunDirectoryError, one_line, plain, require_choice, shown
-from mesascope.loading import from_file, in_file
+from mesascope.loading import file_of, from_file, in_file
 from mesascope.progress import STOP, tell
 from mesascope.records import registered
 from mesascope.runs import Run
@@ -218,7 +218,7 @@ def _function_run(point: Point, function: Callable[..., Any], folder: Path) -> R
 def _source(task: Any) -> Path | None:
     """File of a function, or of a user's study; None if there is none."""
     if defined_in := getattr(task, "defined_in", ""):
-        return Path(defined_in.rpartition(":")[0])
+        return file_of(defined_in)
     source = inspect.getsourcefile(inspect.unwrap(task)) if inspect.isroutine(task) else None
     return Path(os.path.abspath(source)) if source else None
 

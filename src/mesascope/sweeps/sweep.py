@@ -22,7 +22,7 @@ from mesascope.errors import (
     shown,
 )
 from mesascope.evidence.tables import Table, Tabular
-from mesascope.loading import in_file
+from mesascope.loading import file_of, in_file
 from mesascope.progress import tell
 from mesascope.records import from_record, to_record
 from mesascope.runs import Run
@@ -95,7 +95,7 @@ class Sweep(Tabular):
         """Recreate the sweep that was last started in a folder."""
         out = as_path("the folder of a sweep", out)
         own = read_json(out / SWEEP)
-        code = Path(own["place"]), Path(own["task"].rpartition(":")[0])
+        code = Path(own["place"]), file_of(own["task"])
         if any(out.resolve() in (path.resolve(), *path.resolve().parents) for path in code if path.is_absolute()):
             raise RunDirectoryError(  # reading a sweep must not execute code inside its folder
                 f"{out / SWEEP} must name a task outside the folder of the sweep, but names {own['task']} in "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -228,7 +228,7 @@ def explain_torch_errors(model: Any, inputs: tuple[Any, ...], tasks: int | None 
     except RuntimeError as error:
         said = str(error)
         if out_of_memory(error):
-            shapes = [tensor.shape[:-2] for tensor in _tensors(inputs)]
+            shapes = [tensor.shape[:-2] for tensor in tensors_of(inputs)]
             count = tasks or (shapes[0].numel() if shapes else 1)
             some = f"pass at most {count // 2:,}, or smaller ones" if count > 1 else "pass smaller ones"
             raise ArgumentError(
@@ -240,7 +240,7 @@ def explain_torch_errors(model: Any, inputs: tuple[Any, ...], tasks: int | None 
                 f"{label(model)} is not ({' '.join(said.split())}): pass order=1 to a meta-learner, or replace the "
                 "operation."
             ) from error
-        tensors = _tensors(inputs)
+        tensors = tensors_of(inputs)
         for name, call in (("dtype", ".float() or .double()"), ("device", ".to(device)")):
             other = _other(model, tensors, name)
             if other is not None and (name in said or "same" in said):
@@ -252,7 +252,8 @@ def explain_torch_errors(model: Any, inputs: tuple[Any, ...], tasks: int | None 
         raise
 
 
-def _tensors(inputs: tuple[Any, ...]) -> list[Tensor]:
+def tensors_of(inputs: Iterable[Any]) -> list[Tensor]:
+    """Tensors among the inputs of a learner, and in its contexts."""
     return [tensor for part in inputs for tensor in (part if isinstance(part, tuple) else (part,))]
 
 

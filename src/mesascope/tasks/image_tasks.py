@@ -5,9 +5,8 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-import msgspec
 import torch
 from torch.nn import functional
 
@@ -21,9 +20,8 @@ from mesascope.shapes import Float, Int, Tensor
 from mesascope.streams import stream
 from mesascope.tasks.draws import check_draw
 from mesascope.tasks.episodes import Context, Episode
-from mesascope.validate import Count, NonEmpty, Share, frozen
+from mesascope.validate import Count, NonEmpty, Several, Share, frozen
 
-Ways = Annotated[int, msgspec.Meta(ge=2)]
 Part = Literal["train", "validation", "test"]
 
 
@@ -96,7 +94,7 @@ class FewShotImages(_FewShot):
     """
 
     dataset: str = "digits"
-    ways: Ways = 5
+    ways: Several = 5
     shots: Count = 1
     queries: Count = 15
     size: Count | None = None
@@ -318,7 +316,7 @@ class SwitchingImages:
     """
 
     stay: Share = 0.9
-    ways: Ways = 10
+    ways: Several = 10
     shots: Count = 5
     domains: NonEmpty[str] = ("omniglot", "omniglot", "mnist", "fashion-mnist")
     size: Count = 28

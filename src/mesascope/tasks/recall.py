@@ -7,18 +7,15 @@ has the properties ``vocabulary``, the number of different tokens, and ``length`
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
 
-import msgspec
 import torch
 
 from mesascope.errors import refuse
 from mesascope.records import register
 from mesascope.shapes import Int, Tensor
 from mesascope.tasks.draws import check_draw
-from mesascope.validate import Count
+from mesascope.validate import Count, Several
 
-_Several = Annotated[int, msgspec.Meta(ge=2)]
 Asked = Int[Tensor, "batch two t"]
 
 
@@ -39,7 +36,7 @@ class AssociativeRecall:
     """
 
     pairs: Count = 16
-    tokens: _Several = 32
+    tokens: Several = 32
 
     def __post_init__(self) -> None:
         if self.pairs > self.tokens:
@@ -78,7 +75,7 @@ class Copying:
     """
 
     length_of_text: Count = 24
-    tokens: _Several = 32
+    tokens: Several = 32
 
     @property
     def vocabulary(self) -> int:
@@ -112,8 +109,8 @@ class Automata:
     """
 
     states: Count = 4
-    tokens: _Several = 8
-    words: _Several = 8
+    tokens: Several = 8
+    words: Several = 8
     word: Count = 11
 
     @property

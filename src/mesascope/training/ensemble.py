@@ -11,14 +11,14 @@ import torch
 from torch import nn
 from torch.func import stack_module_state
 
-from mesascope.errors import ArgumentError, ArgumentTypeError, MesascopeError, refuse, require_count, shown
+from mesascope.errors import ArgumentError, ArgumentTypeError, MesascopeError, one_line, refuse, require_count, shown
 from mesascope.evidence.tables import Table
 from mesascope.modes import guarded
 from mesascope.modules import at_once, copied, out_of_memory, put, require_initialised, run_with
 from mesascope.shapes import Float, Tensor
 from mesascope.streams import generator_on
 from mesascope.tasks import Context
-from mesascope.tasks.calling import label, require_tensor
+from mesascope.tasks.calling import label, require_tensor, tensors_of
 from mesascope.training.loop import Metrics
 from mesascope.training.processes import mark_undecayed, undecayed
 
@@ -135,9 +135,8 @@ class Ensemble(Generic[Module]):
         except (RuntimeError, KeyError) as error:
             if out_of_memory(error):
                 raise
-            said = " ".join(str(error).split())
             raise ArgumentError(
-                f"members must be of one architecture, but differ ({said}): build all from one config."
+                f"members must be of one architecture, but differ ({one_line(error)}): build all from one config."
             ) from error
         self.weights = {name: w.detach().clone().requires_grad_(w.requires_grad) for name, w in weights.items()}
         self.buffers = {name: buffer.detach().clone() for name, buffer in buffers.items()}
@@ -165,7 +164,7 @@ class Ensemble(Generic[Module]):
         return map(self.member, range(len(self)))
 
     def __call__(self, *inputs: Context | Tensor) -> Float[Tensor, "members *batch m dy"]:
-        for part in _tensors(inputs):
+        for part in tensors_of(inputs):
             if part.shape[:1] != (len(self),):
                 refuse("inputs", f"have a first axis of {len(self)}, one per member", tuple(part.shape), "expand them")
         if len(self) == 1 or self._fills_the_machine(inputs):
@@ -211,7 +210,7 @@ class Ensemble(Generic[Module]):
 
     def _fills_the_machine(self, inputs: Sequence[Context | Tensor]) -> bool:
         """True if one member alone keeps the CPU busy; several at once would compete for its caches."""
-        rows = max(part.shape[1 : -1 if part.is_floating_point() else None].numel() for part in _tensors(inputs))
+        rows = max(part.shape[1 : -1 if part.is_floating_point() else None].numel() for part in tensors_of(inputs))
         entries = sum(weight[0].numel() for weight in self.weights.values())
         return next(iter(self.weights.values())).device.type == "cpu" and rows * entries > _BUSY
 
@@ -249,7 +248,3 @@ class Ensemble(Generic[Module]):
         """Output and all buffers; ``buffers`` must be copies, as vmap may abort a call half-way."""
         output, replaced = self._call(weights, buffers, *inputs)
         return output, buffers | replaced
-
-
-def _tensors(inputs: Sequence[Context | Tensor]) -> list[Tensor]:
-    return [tensor for given in inputs for tensor in (given if isinstance(given, Context) else (given,))]

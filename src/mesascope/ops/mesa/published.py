@@ -24,6 +24,7 @@ from mesascope.ops.mesa.solve import SolveResult, conjugate_gradients
 from mesascope.ops.products import exact_products
 from mesascope.ops.reading import may_read
 from mesascope.shapes import Float, Tensor
+from mesascope.text import counted
 
 
 def mesa_attention_reference(
@@ -178,9 +179,9 @@ class _ConjugateGradients:
 
     def required(self, found: SolveResult, q: Tensor) -> Tensor:
         if found.condition.numel() and may_read(q.device) and bool(found.condition.isinf().any()):
-            count = f"{self.iterations} iteration{'s'[: self.iterations != 1]}"
             raise NumericalError(
-                f"the relative residual must reach {self.tolerance:g}, but does not in {count} of conjugate gradients: "
+                f"the relative residual must reach {self.tolerance:g}, but does not in "
+                f"{counted(self.iterations, 'iteration')} of conjugate gradients: "
                 "use a larger tolerance, ridge or number of iterations, or float64."
             )
         return found.x

@@ -38,7 +38,7 @@ medians, tails = (study.stage("condition-numbers")[name] for name in ("median", 
 
 @study.frozen
 class Curvature(regression.Regression):
-    draws: regression.Several = 40  # Draws of 10,000 contexts; each gives extreme eigenvalues.
+    draws: study.Several = 40  # Draws of 10,000 contexts; each gives extreme eigenvalues.
 
 
 def transformed(eigenvalue: np.ndarray, gamma: np.ndarray | float) -> np.ndarray:

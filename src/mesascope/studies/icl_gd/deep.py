@@ -23,13 +23,13 @@ import numpy as np
 from mesascope import lenses, study
 from mesascope.studies.common import converged, midpoint, midpoint_distances, midpoint_losses, plan
 from mesascope.studies.icl_gd import bugs, deep_networks, regression, shared
-from mesascope.studies.icl_gd.deep_networks import CLIP, LOOPED, SEPARATE, Deep, as_network
-from mesascope.studies.icl_gd.regression import SecondTraining, authors_plan, compare_midpoints, own_descent
+from mesascope.studies.icl_gd.deep_networks import LOOPED, SEPARATE, Deep, as_network
+from mesascope.studies.icl_gd.regression import CLIP, SecondTraining, authors_plan, compare_midpoints, own_descent
+from mesascope.studies.icl_gd.shared import SUITED
 from mesascope.study import Claim, Figure, Line, Lines, Reading, Training, above, below, ours, printed, stage, two_sided
 
 TRAINED = ("separate-converged",)
 TUNED = (*TRAINED, "separate-gd++-at-its-optimum")
-GD = "gd-suits-training"
 TIED = ("looped-converged", "looped-gd++-at-its-optimum")
 
 main, looped, warm, authors = (stage(f"{name}-comparison") for name in ("separate", "looped", "warm", "authors"))
@@ -51,7 +51,7 @@ LAYERS = Reading("layer", lambda r: np.arange(1, SEPARATE + 1))
 
 def measure(lab: study.Lab, settings: Deep) -> None:
     fresh = lab.draw(settings.family(), settings.tasks, "eval")
-    references = regression.untied_descents(lab, settings, SEPARATE, CLIP)
+    references = regression.untied_descents(lab, settings, SEPARATE)
     alone = {name: [one] for name, one in references.items()}
     trained = regression.contrast(
         lab, settings, "separate", deep_networks.separate(settings, settings.init_scale), references, own=SEPARATE,
@@ -157,7 +157,8 @@ FIVE = shared.contrast_figures(
         Claim("loss-matches-gd++", "the loss of each network of five layers is within 10 % of that of tuned GD++",
               main.ratio("trained", "gd++"), two_sided(0.1), printed("Fig. 3b left: matches GD++"), premises=TUNED),
         Claim("below-gd", "each network of five layers has a smaller loss than five gradient steps, each tuned",
-              main.ratio("trained", "gd"), below(1.0, by="paper"), printed("Fig. 3b left"), premises=(*TRAINED, GD)),
+              main.ratio("trained", "gd"), below(1.0, by="paper"), printed("Fig. 3b left"),
+              premises=(*TRAINED, SUITED)),
         Claim("most-match-own-gd++", "most networks of five layers have a loss within 10 % of that of GD++ with step "
               "sizes read from their weights",
               main.ratio("trained", "own").map(lambda ratios: _changes(ratios) < 0.1, "share of networks"), above(0.5),
@@ -170,11 +171,11 @@ FIVE = shared.contrast_figures(
               main["cosine", "trained", "gd++"], above(0.99), printed("Fig. 3b centre right"), premises=TUNED),
         Claim("gd++-above-gd", "each network of five layers is nearer to tuned GD++ than to tuned gradient descent",
               main["cosine", "trained", "gd++"] - main["cosine", "trained", "gd"], above(0.0, by="paper"),
-              printed("Fig. 3b centre"), premises=(*TUNED, GD)),
+              printed("Fig. 3b centre"), premises=(*TUNED, SUITED)),
         Claim("gd-early", "at the training step where the cosine with gradient descent peaks, networks are nearer to "
               "gradient descent than to GD++",
               shared.peak_difference("separate"), above(0.0), printed("Fig. 3b centre left"),
-              quantifier="median", premises=(*TUNED, GD)),
+              quantifier="median", premises=(*TUNED, SUITED)),
         Claim("close-to-zero", "each network of five layers has a mean half squared error below 0.02",
               main["mse", "trained"] / 2, below(0.02), printed("section 3: loss close to 0")),
     ), away=(
@@ -244,7 +245,7 @@ SPREAD = Figure(
         Claim("median-below-gd", "the median loss of five separate layers is less than a fifth (quick preset: a third) "
               "of that of five gradient steps, each tuned", main.ratio("gd", "trained", "median"),
               {"quick": above(3.0), "paper": above(5.0), "thesis": above(5.0)}, ours("how much below"),
-              premises=(*TRAINED, GD), former="printed, held"),
+              premises=(*TRAINED, SUITED), former="printed, held"),
         Claim("median-matches-own-gd++", "the median loss of each network of five layers is within 10 % of that of "
               "GD++ with step sizes read from its weights", main.ratio("trained", "own", "median"), two_sided(0.1),
               ours("means rest on the rare contexts where deep polynomials explode")),
@@ -308,7 +309,7 @@ SEEDS = Figure(
               ours("the algorithm after a warm start"), premises=("warm-converged",)),
         Claim("authors-below-gd", "the network with the authors' settings (each, if several train) has a smaller loss "
               "than five tuned steps of gradient descent", authors.ratio("trained", "gd"), below(1.0, by="paper"),
-              printed("Fig. 3b left; abstract: surpass plain gradient descent"), at_least=1, premises=(GD,),
+              printed("Fig. 3b left; abstract: surpass plain gradient descent"), at_least=1, premises=(SUITED,),
               unlike={"quick": LONG}),
     ),
 )  # fmt: skip
@@ -344,7 +345,7 @@ STUDY = study.Study(
         shared.no_better_descent(main, "gd++", "GD++ of five separate steps", id="separate-gd++-at-its-optimum",
                                  tolerance=0.1, quantity="median"),
         shared.no_better_descent(looped, "gd++", "GD++ of ten tied steps", id="looped-gd++-at-its-optimum"),
-        shared.suits_training(scaled, "gd", "gradient descent of five tuned steps", id=GD),
+        shared.suits_training(scaled, "gradient descent of five tuned steps"),
         midpoint("looped-interpolation", id="looped-midpoint"),
         Claim("construction", "layers built to run five tuned steps of GD++ make the predictions of GD++ with the same "
               "clipping of tokens",

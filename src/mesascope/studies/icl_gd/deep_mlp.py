@@ -11,12 +11,11 @@ from __future__ import annotations
 from mesascope import study
 from mesascope.studies.common import converged, plan
 from mesascope.studies.icl_gd import bugs, regression, shared
-from mesascope.studies.icl_gd.regression import SecondTraining, authors_plan
+from mesascope.studies.icl_gd.regression import CLIP, SecondTraining, authors_plan
+from mesascope.studies.icl_gd.shared import SUITED
 from mesascope.study import Claim, Count, Study, above, below, ours, printed, stage, two_sided
 
-CLIP = 10.0
 PREMISES = ("converged", "gd++-at-its-optimum", "derivatives")
-GD = "gd-suits-training"
 TUNED = ("converged", "gd++-at-its-optimum")
 
 main = stage("blocks-comparison", trained="blocks")
@@ -35,7 +34,7 @@ class Blocks(regression.Regression):
 
 def measure(lab: study.Lab, settings: Blocks) -> None:
     depth, family = settings.blocks, settings.family()
-    references = regression.untied_descents(lab, settings, depth, CLIP)
+    references = regression.untied_descents(lab, settings, depth)
     config = regression.network(settings, n_layers=depth, token_clip=CLIP, init_scale=settings.linear.init_scale)
     linear = lab.train("linear", config, family, settings.linear.training)
     witnesses = {"own": [regression.own_descent(net, depth) for net in linear], "linear": linear}
@@ -65,14 +64,14 @@ STUDY = Study(
         Claim("gd++-below-gd", "control: tuned GD++ has a smaller loss than as many tuned steps of gradient descent",
               main.ratio("gd++", "gd"), below(1.0), study.ours("control: the two references differ"), over="algorithms",
               at_least=1, premises=(), about="algorithms"),
-        shared.suits_training(stage("blocks-input-scale"), "gd", "tuned gradient descent", id=GD),
+        shared.suits_training(stage("blocks-input-scale"), "tuned gradient descent"),
     ),
     figures=shared.contrast_figures(
         "blocks", "blocks of attention and MLP", ("gd", "gd++"), "Paper: Fig. 8", "y",
         claims=(
             Claim("below-gd", "each network of blocks has a smaller loss than as many tuned steps of gradient descent",
                   main.ratio("trained", "gd"), below(1.0, by="paper"), printed("section 3"),
-                  premises=("converged", GD)),
+                  premises=("converged", SUITED)),
             Claim("loss-matches-gd++", "the median loss of each network of blocks is within a quarter of that of as "
                   "many tuned steps of GD++", main.ratio("trained", "gd++", "median"), two_sided(0.25),
                   ours("Fig. 8 shows means, and a few tasks on which GD++ explodes make most of its mean"),
@@ -81,7 +80,7 @@ STUDY = Study(
                   main["cosine", "trained", "gd++"], above(0.95), printed("Fig. 8 centre right")),
             Claim("gd++-above-gd", "each network of blocks is nearer to tuned GD++ than to tuned gradient descent",
                   main["cosine", "trained", "gd++"] - main["cosine", "trained", "gd"], above(0.0, by="paper"),
-                  printed("section 3"), premises=(*PREMISES, GD)),
+                  printed("section 3"), premises=(*PREMISES, SUITED)),
         ),
         away=(
             Claim("input-scale", "on inputs of 1.25 to 2 times the training scale, losses stay within a quarter of "

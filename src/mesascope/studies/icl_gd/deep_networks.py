@@ -10,10 +10,10 @@ import numpy as np
 from mesascope import constructions, learners, lenses, study, training
 from mesascope.studies.common import plan, watch_loss
 from mesascope.studies.icl_gd import regression
-from mesascope.studies.icl_gd.regression import SecondTraining, errors, own_descent
+from mesascope.studies.icl_gd.regression import CLIP, SecondTraining, errors, own_descent
 from mesascope.study import Arrays, Estimates, Training
 
-D, CLIP = 10, 10.0
+D = 10
 SEPARATE, LOOPED = 5, 10
 PATH = (0.0, 0.25, 0.5, 0.75, 1.0)
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)

@@ -235,7 +235,7 @@ INPUT_SCALE = Figure(
 
 CHANGED_TASKS = shared.changed_tasks(
     "", "trained layers", ["gd"], "Paper: Fig. 6a",
-    shared.matched_elsewhere("", "gd", "6a", HALFWAY, teachers=0.05, inputs=0.1), middle=True, log="",
+    shared.matched_elsewhere("", "gd", "6a", HALFWAY, inputs=0.1), middle=True, log="",
 )  # fmt: skip
 
 WEIGHTS = Figure(

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from mesascope import lenses, study
-from mesascope.studies.common import converged, watch_loss
+from mesascope.studies.common import converged, taking, watch_loss
 from mesascope.studies.icl_gd import bugs, regression, shared
 from mesascope.study import Claim, Figure, Level, Line, Lines, Mutation, Reading, Training, above, below, printed, stage
 
@@ -44,7 +44,7 @@ class Block:
     seeds: study.Count = 8  # Blocks trained, one per seed.
     mlp: study.Count = 16  # Hidden width of the MLP as a multiple of the token width.
     init_scale: study.Positive = 1.0  # Variance of the initial weights, times fan-in.
-    tasks: regression.Several = 20_000  # Fresh tasks for evaluations during training.
+    tasks: study.Several = 20_000  # Fresh tasks for evaluations during training.
 
 
 @study.frozen
@@ -270,16 +270,6 @@ def _exchanged(sweep: Any) -> Any:
     )
 
 
-def _of_next_seed(train: Any) -> Any:
-    """Training in which each network is judged on the tasks of the next seed, where these differ by seed."""
-
-    def wrong(self: Any, *given: Any, watch: Any = None, **options: Any) -> Any:
-        watches = [*watch[1:], watch[0]] if isinstance(watch, list) else watch
-        return train(self, *given, watch=watches, **options)
-
-    return wrong
-
-
 _HERE = "mesascope.studies.icl_gd.phase_transitions"
 
 STUDY = study.Study(
@@ -325,7 +315,8 @@ STUDY = study.Study(
         Mutation("layers of one head and of two are exchanged", "mesascope.lenses:sweep", _exchanged),
         Mutation("blocks' own tasks and fresh tasks are exchanged", f"{_HERE}:watch_loss",
                  lambda watch: lambda **own: watch(**dict(zip(reversed(own), own.values(), strict=True))), anew=True),
-        Mutation("own tasks of blocks are those of the next seed", "mesascope.studies.lab:Lab.train", _of_next_seed,
+        Mutation("own tasks of blocks are those of the next seed", "mesascope.studies.lab:Lab.train",
+                 taking("watch", lambda watch: [*watch[1:], watch[0]] if isinstance(watch, list) else watch),
                  anew=True),
     ),
     mutated={

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Annotated, Any
+from typing import Any
 
-import msgspec
 import numpy as np
 
 from mesascope import learners, lenses, nets, study, tasks
@@ -30,10 +29,10 @@ SWEEPS: dict[str, tuple[str, Sequence[float]]] = {
     "unseen-teacher-scale": ("w_scale", SCALES),
 }
 
+# Bound on the entries of tokens, with which deep networks train.
+CLIP = 10.0
 # Mean squared error of predicting 0, for d = 10, inputs from U(-0.5, 0.5) and teachers from N(0, I).
 ZERO = 10 * 0.5**2 / 3
-# Number of tasks; a standard error needs two.
-Several = Annotated[int, msgspec.Meta(ge=2)]
 
 
 @frozen
@@ -62,9 +61,9 @@ class Regression:
     init_scale: Positive = 0.002  # Variance of the initial weights, times depth and fan-in.
     seeds: Count = 5  # Networks trained, one per seed.
     x_scale: Positive = 0.5  # Inputs are drawn from U(-x_scale, x_scale).
-    tasks: Several = 100_000  # Fresh tasks for comparing trained networks and algorithms.
-    sweep_tasks: Several = 10_000  # Tasks for each point of a sweep, and for evaluations during training.
-    tune_tasks: Several = 10_000  # Tasks for tuning references and for checking their losses.
+    tasks: study.Several = 100_000  # Fresh tasks for comparing trained networks and algorithms.
+    sweep_tasks: study.Several = 10_000  # Tasks for each point of a sweep, and for evaluations during training.
+    tune_tasks: study.Several = 10_000  # Tasks for tuning references and for checking their losses.
 
     def family(self, **changes: Any) -> tasks.LinearRegression:
         """The tasks, with N = d = 10 unless ``changes`` set other values."""
@@ -184,7 +183,7 @@ def first_products(nets: Sequence[Any]) -> dict[str, np.ndarray]:
     return {name: np.stack([getattr(one, name)[0].cpu().numpy() for one in first]) for name in ("w_kq", "w_pv")}
 
 
-def untied_descents(lab: study.Lab, settings: Regression, steps: int, token_clip: float) -> dict[str, Any]:
+def untied_descents(lab: study.Lab, settings: Regression, steps: int) -> dict[str, Any]:
     """Gradient descent and GD++ with a tuned step size for every step, and clipped tokens: stage ``tuned``.
 
     Gradient descent is tuned on tasks with the clip. GD++ is tuned from ten times as many spectra, which ignore the
@@ -194,8 +193,8 @@ def untied_descents(lab: study.Lab, settings: Regression, steps: int, token_clip
     etas, gammas = [1.0 + step for step in range(steps)], [0.03] * steps
 
     def tuned() -> Arrays:
-        gd = learners.GradientDescent(steps, etas, token_clip=token_clip)
-        plus = learners.GradientDescentPlusPlus(steps, etas, gammas, token_clip=token_clip)
+        gd = learners.GradientDescent(steps, etas, token_clip=CLIP)
+        plus = learners.GradientDescentPlusPlus(steps, etas, gammas, token_clip=CLIP)
         found = {
             "gd": learners.tune(gd, family, tasks=settings.tune_tasks, seed=lab.seed),
             "gd++": learners.tune_spectral(plus, family, contexts=10 * settings.tune_tasks, seed=lab.seed),
@@ -209,8 +208,8 @@ def untied_descents(lab: study.Lab, settings: Regression, steps: int, token_clip
     sizes: Any = lab.stage("tuned", tuned)
     eta, gamma = sizes["gd++ eta"].tolist(), sizes["gd++ gamma"].tolist()
     return {
-        "gd": learners.GradientDescent(steps, sizes["gd eta"].tolist(), token_clip=token_clip),
-        "gd++": learners.GradientDescentPlusPlus(steps, eta, gamma, token_clip=token_clip),
+        "gd": learners.GradientDescent(steps, sizes["gd eta"].tolist(), token_clip=CLIP),
+        "gd++": learners.GradientDescentPlusPlus(steps, eta, gamma, token_clip=CLIP),
     }
 
 

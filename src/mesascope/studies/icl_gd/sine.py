@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 
 from mesascope import constructions, learners, lenses, nets, study, tasks
-from mesascope.studies.common import converged, drawn_with, plan, watch_loss
+from mesascope.studies.common import converged, drawn_with, plan, taking, watch_loss
 from mesascope.studies.icl_gd import bugs, shared
-from mesascope.studies.icl_gd.regression import PAPER, Several, authors_plan
+from mesascope.studies.icl_gd.regression import PAPER, authors_plan
 from mesascope.study import Claim, Figure, Line, Lines, Mutation, Positive, Training, above, below, ours, printed, stage
 
 WIDTH, MLP, SHOWN = 40, 4, 3
@@ -45,8 +45,8 @@ class Sine:
     attention_scale: Positive = 0.2  # Variance of the larger initial weights of attention, times fan-in.
     init_scale: Positive = 0.002  # Variance of all other initial weights, times fan-in.
     seeds: study.Count = 5  # Transformers and controls trained, one of each per seed.
-    tasks: Several = 100_000  # Fresh tasks for comparing transformers and controls.
-    watch_tasks: Several = 5_000  # Tasks for evaluations during training.
+    tasks: study.Several = 100_000  # Fresh tasks for comparing transformers and controls.
+    watch_tasks: study.Several = 5_000  # Tasks for evaluations during training.
 
 
 def measure(lab: study.Lab, settings: Sine) -> None:
@@ -242,16 +242,6 @@ FUNCTIONS = Figure(
 )  # fmt: skip
 
 
-def _of_next_seed(train: Any) -> Any:
-    """Start networks from the given network of the next seed."""
-
-    def wrong(*arguments: Any, start: Any = None, **options: Any) -> Any:
-        turned = start and (start[0], [*start[1][1:], *start[1][:1]])
-        return train(*arguments, start=turned, **options)
-
-    return wrong
-
-
 APART = (
     "Claims whose names do not begin with tied- are about amplitude and phase drawn apart, as the text has it; the "
     "authors' code draws both from one key, with amplitudes up to 0.5."
@@ -306,7 +296,7 @@ STUDY = study.Study(
                  drawn_with(amplitude=(0.1, 0.5))),
         Mutation("targets are shifted against inputs", "mesascope.tasks:SineWaves.sample", bugs.SHIFTED_TARGETS.wrong),
         Mutation("transformers start from the control of the next seed", "mesascope.studies.lab:Lab.train",
-                 _of_next_seed, anew=True),
+                 taking("start", lambda start: (start[0], [*start[1][1:], start[1][0]])), anew=True),
         Mutation("transformers start with half the control's step", "mesascope.constructions:gradient_descent",
                  lambda build: lambda d_in, d_out, eta, *rest: build(d_in, d_out, eta / 2, *rest), anew=True),
     ),

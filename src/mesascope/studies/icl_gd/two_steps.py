@@ -71,7 +71,7 @@ LOOPED = shared.contrast_figures(
 
 CHANGED_TASKS = shared.changed_tasks(
     "looped-", "two looped layers", ["gd", "gd++"], "Paper: Fig. 6b",
-    shared.matched_elsewhere("looped-", "gd++", "6b", HALFWAY, teachers=0.05, inputs=0.25), middle=True,
+    shared.matched_elsewhere("looped-", "gd++", "6b", HALFWAY, inputs=0.25), middle=True,
 )  # fmt: skip
 
 STUDY = Study(

@@ -28,7 +28,6 @@ STEPS = {"shorter": 0.9, "longer": 1.1}
 # Ridges to try if theory does not give the best one.
 TRIED = (1e-3, 0.01, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 
-Several = Annotated[int, msgspec.Meta(ge=2)]
 # Role and label of each group of predictors, by name.
 Shown = Mapping[str, tuple[Any, str]]
 
@@ -60,9 +59,9 @@ QUICK: dict[str, Any] = {
 class Sequences:
     training: Training  # Training of the networks.
     seeds: study.Count = 5  # Networks trained, one per seed.
-    tasks: Several = 20_000  # Fresh sequences for comparing networks and algorithms.
-    tune_tasks: Several = 10_000  # Sequences for tuning references.
-    watch_tasks: Several = 2_000  # Sequences for evaluations during training.
+    tasks: study.Several = 20_000  # Fresh sequences for comparing networks and algorithms.
+    tune_tasks: study.Several = 10_000  # Sequences for tuning references.
+    watch_tasks: study.Several = 2_000  # Sequences for evaluations during training.
 
 
 @study.frozen

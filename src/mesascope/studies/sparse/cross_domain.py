@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Annotated, Any
-
-import msgspec
+from typing import Any
 
 from mesascope import study, tasks
 from mesascope.errors import refuse
@@ -30,7 +28,7 @@ CARRIES = ("learns", "carries-over")
 class CrossDomain(FewShot):
     domains: study.NonEmpty[str] = ("mnist", "fashion-mnist", "digits")
     """Datasets of the test tasks, besides the dataset of meta-learning."""
-    domain_ways: Annotated[int, msgspec.Meta(ge=2)] = 5  # Classes of a test task on another dataset.
+    domain_ways: study.Several = 5  # Classes of a test task on another dataset.
     turned: bool = False  # On other datasets, images turned by 90, 180 and 270 degrees are further classes.
 
     def __post_init__(self) -> None:

@@ -180,15 +180,15 @@ def watched(drawn: tasks.Episode) -> Callable[[Any], dict[str, float]]:
     return look
 
 
-def accuracy_by_task(learner: Any, drawn: tasks.Episode, at_once: int = 20) -> np.ndarray:
+def accuracy_by_task(learner: Any, drawn: tasks.Episode) -> np.ndarray:
     """Accuracy by task, among the classes of the task."""
     import torch
 
     from mesascope.training.randomness import drawing_from
 
     found = []
-    for start in range(0, len(drawn.xq), at_once):
-        part = drawn.part(start, start + at_once)
+    for start in range(0, len(drawn.xq), 20):  # 20 tasks at once bound the memory
+        part = drawn.part(start, start + 20)
         with drawing_from(0, "hits", start, part.xq.device):  # for methods that draw random numbers
             scores = learner(part.context, part.xq)[..., : part.yq.shape[-1]]
         found.append(tasks.accuracy(scores, part.yq))
