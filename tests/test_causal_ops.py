@@ -163,6 +163,15 @@ def test_a_delta_rule_that_diverges_says_so():
         delta_attention(k, k, k)
 
 
+def test_a_state_of_another_dtype_is_converted():
+    q, k, v = torch.randn(3, 1, 2, 6, 4, generator=stream(0, "state"))
+    whole = causal_softmax_attention(q, k, v)[..., 3:, :]
+    _, state = causal_softmax_attention(*(part[..., :3, :].double() for part in (q, k, v)), return_state=True)
+    found = causal_softmax_attention(*(part[..., 3:, :] for part in (q, k, v)), state=state)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, whole)
+
+
 def test_features_that_would_repeat_are_refused():
     with pytest.raises(ArgumentError, match=r"nu must be less than twice the width 2"):
         dpfp(torch.ones(3, 2), 4)

@@ -166,6 +166,14 @@ def test_a_folder_with_the_tokenizer_of_another_model_is_refused(folder, tmp_pat
         load_language_model(tmp_path / "model")
 
 
+def test_a_run_whose_training_has_not_ended_is_told_from_a_folder_that_is_none(folder, tmp_path):
+    shutil.copytree(folder / "run", tmp_path / "run", ignore=shutil.ignore_patterns("model"))
+    with pytest.raises(ArgumentError, match=r"folder must be a run whose training has ended, but is '.*run': continue"):
+        load_language_model(tmp_path / "run")
+    with pytest.raises(ArgumentError, match="folder must exist"):
+        load_language_model(tmp_path / "other")
+
+
 def test_the_standard_library_is_text_that_needs_no_download():
     own = standard_library("asyncio")
     assert any(path.name == "events.py" for path in own)

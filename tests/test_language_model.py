@@ -145,6 +145,14 @@ def test_tokens_are_checked_before_a_device_reads_them_and_not_in_training(monke
         assert len(read) == 1
 
 
+def test_targets_that_it_does_not_know_are_refused_in_training_too():
+    heads = CausalTransformerConfig(AttentionConfig(8), attention="mesa")
+    model = LanguageModelConfig(heads, 60, 8).build(stream(0, "init")).train()
+    tokens = torch.zeros(2, 4, dtype=torch.long)
+    with pytest.raises(ArgumentError, match="targets must be from 0 to 59"):
+        model(tokens, targets=tokens + 60)
+
+
 @pytest.mark.usefixtures("unchecked")
 def test_tokens_are_whole_numbers():
     with pytest.raises(ArgumentTypeError, match=r"^tokens must be of dtype torch\.int64, but are torch\.float32"):

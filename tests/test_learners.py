@@ -10,7 +10,7 @@ from hypothesis import given, settings, strategies as st
 from sklearn.linear_model import Ridge
 
 from mesascope.adapters import from_sklearn
-from mesascope.errors import ArgumentError, ArgumentTypeError, NumericalError
+from mesascope.errors import ArgumentError, ArgumentTypeError, MesascopeError, NumericalError
 from mesascope.learners import (
     BayesPool,
     Centred,
@@ -530,3 +530,25 @@ def test_converged_newton_steps_stay_at_the_minimum_norm_solution(dtype):
     wanted = LeastSquares()(Context(x, y), xq)
     found = Newton(90)(Context(x.to(dtype), y.to(dtype)), xq.to(dtype)).double()
     torch.testing.assert_close(found, wanted, rtol=0, atol=1e-3 if dtype == torch.float32 else 1e-10)
+
+
+@pytest.mark.parametrize(("name", "build"), examples("learner"))
+@pytest.mark.parametrize("place", range(3))
+def test_what_a_learner_reads_must_be_a_number(name, build, place):
+    """Predictions from nan are nan, or refused in words of ours; inputs that do not change predictions may be nan."""
+    learner, episode = build(), draw(10, 3, 1, 4, 3).to(torch.float32)
+    parts = [*episode.context, episode.xq]
+    other, lost = ([*parts[:place], one, *parts[place + 1 :]] for one in (parts[place] + 1, parts[place] * torch.nan))
+
+    def predicted(x, y, queries):
+        with torch.no_grad():
+            return learner(Context(x, y), queries)
+
+    if torch.equal(predicted(*parts), predicted(*other)):
+        return
+    said = []
+    try:
+        found = predicted(*lost)
+    except MesascopeError as error:
+        said.append(str(error))
+    assert "finite" in said[0] if said else found.isnan().all()

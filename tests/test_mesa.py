@@ -584,6 +584,15 @@ def test_one_number_is_a_ridge_for_all_heads():
         torch.testing.assert_close(attend({**inputs, "ridge": ridge}), attend(same), rtol=1e-14, atol=1e-14)
 
 
+@pytest.mark.parametrize("method", [mesa_attention, mesa_attention_reference, mesa_conjugate_gradients, mesa_neumann])
+def test_values_of_no_width_go_on_from_a_state(method):
+    k, v = torch.eye(3)[None], torch.zeros(1, 3, 0)
+    y, state = method(k, k, v, ridge=1.0, return_state=True)
+    again, after = method(k, k, v, ridge=1.0, state=state, return_state=True)
+    assert y.shape == again.shape == (1, 3, 0)
+    assert after.H.shape == (1, 3, 3)
+
+
 def test_what_stands_in_padding_may_be_anything():
     inputs = problem()
     lengths = torch.tensor([20, 37])

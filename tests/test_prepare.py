@@ -7,6 +7,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -207,8 +208,38 @@ def test_broken_lines_are_left_out_and_told_by_file_and_line(tmp_path):
     _, said = texts_of(tmp_path / "c.jsonl.gz")
     assert "not a whole gzip file" in said[-1]
     (tmp_path / "d.parquet").write_bytes(b"PAR1 and no more")
-    with pytest.raises(ArgumentError, match=r"d\.parquet must be a whole \.parquet file, but is not"):
-        texts_of(tmp_path / "d.parquet")
+    found, (said,) = texts_of(tmp_path / "d.parquet")
+    assert found == []
+    assert said.startswith("1: not a whole .parquet file (")
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.arrow", b""),
+        ("a.parquet", b"PAR1 and no more"),
+        ("a.txt", "wide".encode("utf-16")),
+        ("a.txt", b"ab\0cd"),
+        ("a.txt.gz", b"\x1f\x8b and no more"),
+        ("a.jsonl", b"{"),
+    ],
+)
+def test_a_damaged_file_is_left_out_of_a_folder_and_counted(name, content, tmp_path):
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for index in range(4):
+        (folder / f"{index}.txt").write_text(f"document number {index} " * 50)
+    whole = prepare([folder], tmp_path / "whole", validation=0.4)
+    (folder / name).write_bytes(content)
+    corpus = prepare([folder], tmp_path / "out", validation=0.4)
+    assert (corpus.index.skipped, corpus.tokens("train")) == (1, whole.tokens("train"))
+    with pytest.raises(ArgumentError, match=f"{re.escape(name)} must be readable text, but line 1 is broken"):
+        prepare([folder], tmp_path / "refused", broken="refuse")
+
+
+def test_zero_bytes_far_into_a_file_are_left_out_with_their_line(tmp_path):
+    (tmp_path / "a.txt").write_bytes(b"letters \n" * 20_000 + b"ab\0cd\n" + b"letters \n")
+    assert texts_of(tmp_path / "a.txt")[1] == ["20001: zero bytes"]
 
 
 def test_broken_lines_are_counted_or_refused(tmp_path, capsys):
@@ -432,10 +463,10 @@ def test_words_are_cut_so_that_training_pairs_takes_time_by_the_length_of_the_te
 
 def test_what_is_no_text_is_refused_by_name_and_rows_are_rows(tmp_path):
     (tmp_path / "rows.jsonl.bz2").write_bytes(b"BZh9\x00 packed otherwise")
-    with pytest.raises(ArgumentError, match=r"rows\.jsonl\.bz2 must be text in UTF-8, but has zero bytes: unpack it"):
+    with pytest.raises(ArgumentError, match=r"has none \(line 1 of rows\.jsonl\.bz2: zero bytes, so the whole file is"):
         prepare([tmp_path / "rows.jsonl.bz2"], tmp_path / "out")
     (tmp_path / "wide.txt").write_text("text", "utf-16")
-    with pytest.raises(ArgumentError, match=r"wide\.txt must be text in UTF-8, but is in UTF-16: save it as UTF-8"):
+    with pytest.raises(ArgumentError, match=r"has none \(line 1 of wide\.txt: in UTF-16, not in UTF-8"):
         prepare([tmp_path / "wide.txt"], tmp_path / "out")
     (tmp_path / "c4.json.gz").write_bytes(gzip.compress(rows(TEXTS).encode()))
     assert texts_of(tmp_path / "c4.json.gz") == (TEXTS, [])
@@ -511,7 +542,7 @@ def test_no_text_at_all_is_refused(tmp_path):
     (tmp_path / "folder").mkdir()
     with pytest.raises(ArgumentError, match="paths must hold files of text"):
         prepare([tmp_path / "folder"], tmp_path / "out")
-    with pytest.raises(ArgumentError, match="field must be a column of"):
+    with pytest.raises(ArgumentError, match=r"no text in 'body'; other fields: .*: name the field that holds it"):
         prepare([written(tmp_path, "table.parquet")], tmp_path / "out", field="body")
 
 

@@ -49,6 +49,16 @@ def told(net):
     return net(episode.context, episode.xq)
 
 
+@pytest.mark.parametrize("attention", list(registered("attention")))
+@pytest.mark.parametrize("heads", [{}, {"n_heads": 2, "n_kv_heads": 1}, {"n_heads": 2}])
+@pytest.mark.parametrize("gates", [{}, {"forget": True, "beta": True, "output_norm": True, "output_gate": True}])
+def test_every_attention_goes_through_a_folder_with_one_head_and_with_more(attention, heads, gates, tmp_path):
+    config = CausalTransformerConfig(AttentionConfig(8, **heads, **gates), attention=attention)
+    net, tokens = config.build(stream(0, "init")), torch.randn(2, 5, 8, generator=stream(0, "tokens"))
+    net.save_pretrained(tmp_path)
+    assert torch.equal(CausalTransformer.from_pretrained(tmp_path)(tokens), net(tokens))
+
+
 @pytest.mark.parametrize(("name", "build"), examples("net"))
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_every_registered_network_goes_through_a_folder(name, build, dtype, tmp_path):

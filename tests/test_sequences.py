@@ -1,5 +1,6 @@
 """Sequences: their family, the algorithms that predict them, causal layers and how they decode."""
 
+import numpy as np
 import pytest
 import torch
 from torch.nn.functional import pad
@@ -302,6 +303,11 @@ def test_the_constructed_mesa_layer_solves_the_problem_at_every_t():
     for t in range(1, 12):
         expected = LeastSquares(ridge=0.3)(*pairs(s, t))
         torch.testing.assert_close(predictions[:, t : t + 1].detach(), expected, rtol=1e-10, atol=1e-12)
+
+
+def test_numbers_of_numpy_build_what_numbers_of_python_do(unchecked):
+    built, s = neumann_preconditioning(D, 4, np.float32(57.3), np.float32(0.3)), sequences()
+    torch.testing.assert_close(built.network(s), built.algorithm(s), rtol=0, atol=1e-12)
 
 
 def test_constructed_tokens_hold_the_series_after_each_layer():

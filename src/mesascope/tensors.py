@@ -39,5 +39,6 @@ def checksum(tensors: Mapping[str, Tensor]) -> str:
     digest = hashlib.sha256()
     for name, tensor in sorted(tensors.items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+        flat = tensor.flatten().clone(memory_format=torch.contiguous_format)  # one entry may have any stride
+        digest.update(flat.view(torch.uint8).numpy().data)
     return digest.hexdigest()

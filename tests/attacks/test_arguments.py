@@ -92,6 +92,7 @@ NAMES |= {
     "wide": nets.InContextRegressorConfig(nets.TransformerConfig(4, init_scale=0.1)).build(GENERATOR),
     "deep": nets.InContextRegressorConfig(nets.TransformerConfig(3, n_layers=2, init_scale=0.1)).build(GENERATOR),
     "soft": nets.InContextRegressorConfig(nets.TransformerConfig(3, attention="softmax")).build(GENERATOR),
+    "qkv": torch.ones(2, 1, 2, 4, 3), "heap": torch.ones(1, 2, 4), "steps": torch.arange(4),
     "half": EPISODE.to(torch.float16), "nan": math.nan, "inf": math.inf,
 }  # fmt: skip
 
@@ -318,6 +319,50 @@ GRIDS = {
         mesa_gradient_descent(2, 1.0, w0=@)
         online_gradient_descent(2, 1.0, 2, w0=@)
         LinearRegression(d_in=2, covariance=@)
+        """,
+    ),
+    "attention": (
+        "None 'a' 5 [1.0] torch.ones(4) torch.ones(1,2,4,3).long() qkv[0]*1j",
+        """
+        linear_attention(q=@, k=qkv[0], v=qkv[0])
+        linear_attention(qkv[0], @, qkv[0]) | k
+        linear_attention(qkv[0], qkv[0], @) | v
+        softmax_attention(qkv[0], qkv[0], v=@)
+        causal_softmax_attention(@, qkv[0], qkv[0]) | q
+        causal_linear_attention(qkv[0], @, qkv[0]) | k
+        delta_attention(qkv[0], qkv[0], @) | v
+        mesa_attention(@, qkv[0], qkv[0], ridge=1.0) | q
+        mesa_attention_reference(qkv[0], @, qkv[0], ridge=1.0) | k
+        mesa_recursion(qkv[0], qkv[0], @, ridge=1.0) | v
+        mesa_neumann(@, qkv[0], qkv[0], ridge=1.0) | q
+        mesa_state(@, qkv[0], ridge=1.0) | k
+        mesa_state(qkv[0], @, ridge=1.0) | v
+        mesa_step(@, qkv[0, :, :, 0], qkv[0, :, :, 0], None, ridge=1.0) | q
+        mesa_step(qkv[0, :, :, 0], qkv[0, :, :, 0], @, None, ridge=1.0) | v
+        mesa_attention(*qkv, qkv[0], ridge=[@]) | ridge
+        mesa_attention(*qkv, qkv[0], ridge=1.0, beta=@)?
+        mesa_step(*qkv[:, :, :, 0], qkv[0, :, :, 0], None, ridge=1.0, log_forget=@)?
+        causal_linear_attention(*qkv, qkv[0], beta=@)?
+        causal_softmax_attention(*qkv, qkv[0], log_forget=@)?
+        """,
+    ),
+    "state": (
+        "'a' 5 [] MesaState(None,None) SoftmaxState(None,None,None) LinearState(None) DeltaState('a')",
+        """
+        mesa_attention(*qkv, qkv[0], ridge=1.0, state=@)
+        mesa_state(*qkv, ridge=1.0, state=@)
+        causal_softmax_attention(*qkv, qkv[0], state=@)
+        causal_linear_attention(*qkv, qkv[0], state=@)
+        delta_attention(*qkv, qkv[0], state=@)
+        """,
+    ),
+    "positions": (
+        "None 'a' 5 [1.0]",
+        """
+        sinusoidal(positions=@, size=4)
+        rotated(vectors=@, times=steps)
+        rotated(qkv[0, ..., :2], times=@)
+        dpfp(x=@, nu=1)
         """,
     ),
     "device": (
@@ -550,6 +595,21 @@ ep.to('half') | device must be one that torch can use here, but is 'half'
 from_sklearn(Free) | estimator must have the methods fit, predict and get_params
 SequencePredictor(heads) | config must be of type SequencePredictorConfig
 causal_linear_attention(*torch.ones(3, 4, 5)) | q must have shape
+sinusoidal(steps, -2) | size must be at least 1
+sinusoidal(steps, 2.5) | size must be an integer
+causal_softmax_attention(*qkv, qkv[0], scale='a') | scale must be a number
+causal_softmax_attention(*qkv, qkv[0], scale=nan) | scale must be finite
+mesa_step(*torch.ones(3, 4), None, ridge=1.0) | q, k and v must be one token, (*batch, heads, d) each
+mesa_state(qkv[0] * nan, qkv[0], ridge=1.0) | k must be finite
+mesa_state(qkv[0, 0, 0], qkv[0, 0, 0], ridge=1.0) | k must have shape (*batch, heads, t, dk)
+mesa_attention_reference(*qkv, qkv[0], ridge=1.0, cu_seqlens=torch.tensor([0, 4])) | cu_seqlens must be None
+mesa_chebyshev(*qkv, qkv[0], ridge=1.0, cu_seqlens=[0, 4]) | cu_seqlens must be None
+mesa_recursion(qkv[0], 1e25 * qkv[0], qkv[0], ridge=1.0) | outputs and states must be finite
+mesa_attention_reference((100 * qkv[0]).half(), qkv[0].half(), (6e4 * qkv[0]).half(), ridge=1.0) | outputs and
+softmax_gradient_descent(2, 1, 1.0, scale=1e-30) | scale must be at least 1e-06
+LinearRegression(d_in=2, covariance=[nan, 1.0]) | replace what is no number
+LinearRegression(d_in=2, covariance=[[1.0, 0.0], [0.0]]) | give its rows the same length
+TransformerConfig(3, attention='Linear') | did you mean 'linear'
 """
 
 # Calls that look like attacks, and their right results.

@@ -138,7 +138,8 @@ def softmax_gradient_descent(d_in: int, d_out: int, eta: float, steps: int = 1, 
 
     and the prediction is eta/N sum_i y_i (x_i - mean x) . x_q (1 + O(s^2)): gradient descent on *centred* inputs. The
     mean comes from the softmax denominators, which the expansion in eqs. 18 to 21 omits; it remains at any scale. Any
-    number of pairs is allowed. ``algorithm`` is the limit scale -> 0.
+    number of pairs is allowed. ``algorithm`` is the limit scale -> 0. Rounding adds an error of about 1e-16 / scale, so
+    scales below 1e-6 are refused.
 
     >>> from mesascope.tasks import Context
     >>> network, algorithm = softmax_gradient_descent(d_in=2, d_out=1, eta=0.5)
@@ -148,7 +149,7 @@ def softmax_gradient_descent(d_in: int, d_out: int, eta: float, steps: int = 1, 
     True
     """
     require_sizes(d_in=d_in, d_out=d_out, steps=steps)
-    eta, scale = require_number("eta", eta), require_number("scale", scale, above=0)
+    eta, scale = require_number("eta", eta), require_number("scale", scale, least=1e-6)
     width = d_in + d_out
     transformer = nets.TransformerConfig(
         width, n_layers=steps, n_heads=2, key_size=width, attention="softmax", shared=True

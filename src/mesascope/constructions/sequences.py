@@ -71,6 +71,7 @@ def neumann_preconditioning(d: int, terms: int, bound: float, ridge: float = 1.0
     Source: von Oswald (2024), eq. 3.57, which omits the MLP terms.
     """
     algorithm = NeumannLeastSquares(terms, bound, ridge)
+    bound, ridge = algorithm.bound, algorithm.ridge  # as Python's numbers
     require_sizes(d=d)
     w_kq = _blocks(1, 4, d, {(0, 3, 1): 1.0})
     series = Products(w_kq, _blocks(1, 4, d, {(0, 1, 3): -1 / (bound - ridge)}))

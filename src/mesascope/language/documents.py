@@ -9,7 +9,7 @@ import json
 import sys
 import sysconfig
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -124,7 +124,7 @@ def standard_library(part: str = "") -> list[Path]:
 
 
 def pieces(path: Path, reading: Reading) -> Iterator[Piece]:
-    """Yield the documents of a file in pieces, in order; unreadable lines are skipped and reported."""
+    """Yield the documents of a file in pieces, in order; unreadable lines and files are skipped and reported."""
     return {_ROWS: _of_rows, _TABLES: _of_table}.get(_kind(path) or _TEXT, _of_text)(path, reading)
 
 
@@ -158,13 +158,18 @@ def _lines(path: Path, reading: Reading, newline: str | None, most: int = -1) ->
         try:
             start = file.peek(1)  # type: ignore[attr-defined]
             if start.startswith(_WIDE):
-                raise ArgumentError(f"{path} must be text in UTF-8, but is in UTF-16: save it as UTF-8.")
+                reading.report(Problem(path, 1, "in UTF-16, not in UTF-8, like the whole file"))
+                return
             if b"\0" in start:
-                raise ArgumentError(f"{path} must be text in UTF-8, but has zero bytes: unpack it, or leave it out.")
+                reading.report(Problem(path, 1, "zero bytes, so the whole file is not text"))
+                return
             text = io.TextIOWrapper(file, "utf-8-sig", _KEPT_BYTES, newline)
             while line := text.readline(most):
                 number += ended
                 ended = line.endswith("\n")
+                if "\0" in line:
+                    reading.report(Problem(path, number, "zero bytes"))
+                    continue
                 try:
                     yield number, line if line.isascii() else line.encode(errors=_KEPT_BYTES).decode()
                 except UnicodeDecodeError as error:
@@ -227,9 +232,7 @@ def _of_row(row: Mapping[str, Any], path: Path, number: int, reading: Reading) -
     """Yield the text of a row, in pieces if it is long."""
     text = row.get(reading.field)
     if not isinstance(text, str):
-        others = [name for name in row if name != reading.field]
-        found = f"; other fields: {shown(others)}" if others else ""
-        reading.report(Problem(path, number, f"no text in {reading.field!r}{found}"))
+        reading.report(_no_text(path, number, row, reading))
     elif not is_utf8(text):
         reading.report(Problem(path, number, f"half of a character in {reading.field!r}"))
     elif text.strip():
@@ -237,11 +240,16 @@ def _of_row(row: Mapping[str, Any], path: Path, number: int, reading: Reading) -
             yield Piece(text[start : start + PIECE], start == 0)
 
 
+def _no_text(path: Path, number: int, names: Iterable[str], reading: Reading) -> Problem:
+    others = [name for name in names if name != reading.field]
+    return Problem(path, number, f"no text in {reading.field!r}{f'; other fields: {shown(others)}' if others else ''}")
+
+
 def _of_table(path: Path, reading: Reading) -> Iterator[Piece]:
     for first, batch in _batches(path, reading):
         if reading.field not in batch.schema.names:
-            known = ", ".join(batch.schema.names)
-            refuse("field", f"be a column of {path} ({known})", reading.field, "name the one that holds the text")
+            reading.report(_no_text(path, first, batch.schema.names, reading))
+            return
         for row, value in enumerate(batch.column(reading.field), first):
             try:
                 text = value.as_py()
@@ -253,12 +261,12 @@ def _of_table(path: Path, reading: Reading) -> Iterator[Piece]:
 
 def _batches(path: Path, reading: Reading) -> Iterator[tuple[int, Any]]:
     """Yield batches of rows, each with the number of its first row, counted from 1."""
-    arrow = require_package("pyarrow", f"{path.suffix} files", "language")
+    arrow, row = require_package("pyarrow", f"{path.suffix} files", "language"), 1
     try:
         if path.suffix.lower() == ".parquet":
             yield from _of_parquet(path, reading, arrow)
             return
-        ipc, row = require_package("pyarrow.ipc", ".arrow files", "language"), 1
+        ipc = require_package("pyarrow.ipc", ".arrow files", "language")
         with arrow.memory_map(str(path)) as source:
             whole = source.read(len(_FILE)) == _FILE
             source.seek(0)
@@ -269,9 +277,7 @@ def _batches(path: Path, reading: Reading) -> Iterator[tuple[int, Any]]:
     except PermissionError:
         raise
     except (arrow.ArrowInvalid, OSError) as error:
-        raise ArgumentError(
-            f"{path} must be a whole {path.suffix} file, but is not ({one_line(error)}): fetch it again."
-        ) from None
+        reading.report(Problem(path, row, f"not a whole {path.suffix} file ({one_line(error)})"))
 
 
 def _of_parquet(path: Path, reading: Reading, arrow: Any) -> Iterator[tuple[int, Any]]:

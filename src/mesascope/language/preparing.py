@@ -49,8 +49,8 @@ def prepare(
         validation: share of the documents for validation, or of the tokens if a split stays empty.
         field: field of rows that contains the text.
         delimiter: separator of documents in a plain text file; None if a file is one document.
-        broken: ``"skip"`` or ``"refuse"`` (with an error) lines that are not UTF-8, and rows that are not JSON or lack
-            text.
+        broken: ``"skip"`` or ``"refuse"`` (with an error) lines that are not UTF-8 or hold zero bytes, rows that are
+            not JSON or lack text, and damaged files.
         shard: maximum number of tokens per file.
 
     Raises:
@@ -84,14 +84,14 @@ def prepare(
             parts = encoded(words, batches)
             _write(parts, index.end, writers, validation, lambda place: progress.keep(writers, place, problems))
             _require_text(writers, files, problems)
+            if undivided:
+                others = f", nor in {len(undivided) - 1} more" if undivided[1:] else ""
+                tell(f"delimiter {reading.delimiter!r} is not in {undivided[0]}{others}: each file is one document")
             _divide(writers["train"], writers["validation"], validation, index.end)
         index.splits = {split: writer.record() for split, writer in writers.items()}
         index.skipped = progress.skipped_before + len(problems)
         write_aside(folder / INDEX, msgspec.json.format(msgspec.json.encode(index)))
         (folder / PROGRESS).unlink(missing_ok=True)
-    if undivided:
-        others = f", nor in {len(undivided) - 1} more" if undivided[1:] else ""
-        tell(f"delimiter {reading.delimiter!r} is not in {undivided[0]}{others}: each file is one document")
     return open_corpus(folder)
 
 

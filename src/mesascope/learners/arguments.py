@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Literal, NoReturn
 
 import torch
 from torch import nn
 
-from mesascope.errors import ArgumentTypeError, refuse, require_count, require_number, shown
+from mesascope.errors import ArgumentError, ArgumentTypeError, refuse, require_count, require_number, shown
+from mesascope.ops.reading import read
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Context, check_inputs
 from mesascope.validate import frozen
@@ -113,6 +115,21 @@ def require_precision(x: Tensor) -> None:
             f"context must be of dtype float32 or float64 for this learner, but is {x.dtype}: convert it, "
             "e.g. with .float()."
         )
+
+
+@contextmanager
+def factorising(x: Tensor) -> Iterator[None]:
+    """Explain in one sentence that LAPACK cannot factorise ``x``, the context's inputs, if they are not finite."""
+    try:
+        yield
+    except RuntimeError:
+        if not all(row[0] for row in read(x.detach().isfinite().all()[None].double())):
+            refuse_infinite()
+        raise
+
+
+def refuse_infinite() -> NoReturn:
+    raise ArgumentError("context must have finite products, but some are not: remove or rescale such tasks.")
 
 
 def moments(context: Context, xq: Tensor) -> tuple[Float[Tensor, "*batch dx dx"], Float[Tensor, "*batch dx dy"]]:

@@ -137,13 +137,16 @@ class NearestNeighbours(Algorithm):
         n = context.x.shape[-2]
         if n < 1:
             refuse("context", "have at least 1 pair", n, "pass more")
-        far, nearest = distances(xq, context.x, _POWERS[self.metric]).topk(min(self.k, n), dim=-1, largest=False)
+        every = distances(xq, context.x, _POWERS[self.metric])
+        far, nearest = every.topk(min(self.k, n), dim=-1, largest=False)
         weights = torch.ones_like(far)
         if self.weights == "distance":
             there = far == 0
             weights = torch.where(there.any(-1, keepdim=True), there.to(far), 1 / far)
         weights = weights / weights.sum(-1, keepdim=True)
-        return xq.new_zeros(*xq.shape[:-1], n).scatter(-1, nearest, weights) @ context.y
+        found = xq.new_zeros(*xq.shape[:-1], n).scatter(-1, nearest, weights) @ context.y
+        lost = every.isnan().any(-1, keepdim=True) | far[..., -1:].isinf()  # topk takes nan for the largest
+        return found.masked_fill(lost, torch.nan)
 
 
 @register(

@@ -4,8 +4,16 @@ from __future__ import annotations
 
 import torch
 
-from mesascope.errors import ArgumentError, NumericalError, refuse, require_count, require_number
-from mesascope.learners.arguments import Algorithm, Matrix, Range, require_precision, tensor_of
+from mesascope.errors import NumericalError, refuse, require_count, require_number
+from mesascope.learners.arguments import (
+    Algorithm,
+    Matrix,
+    Range,
+    factorising,
+    refuse_infinite,
+    require_precision,
+    tensor_of,
+)
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Context, check_inputs
@@ -39,7 +47,8 @@ class LeastSquares(Algorithm):
         if x.shape[-2] == 0:
             return xq @ y.new_zeros(x.shape[-1], y.shape[-1])
         if self.ridge == 0:
-            return xq @ (torch.linalg.pinv(x) @ y)
+            with factorising(x):
+                return xq @ (torch.linalg.pinv(x) @ y)
         if x.shape[-2] < x.shape[-1]:
             return xq @ (x.mT @ solved(x @ x.mT, self.ridge, y))
         return xq @ solved(x.mT @ x, self.ridge, x.mT @ y)
@@ -54,7 +63,7 @@ def solved(
     failed = int((info != 0).sum())
     if failed:
         if not bool(torch.isfinite(gram).all()):
-            raise ArgumentError("products of context.x must be finite, but some are not: remove or rescale such tasks.")
+            refuse_infinite()
         raise NumericalError(
             f"the factorisation of a Gram matrix + ridge I must succeed, but broke down in {failed} of {info.numel()} "
             f"contexts at ridge {ridge:g}: use a larger ridge or float64."
@@ -74,7 +83,8 @@ class PrincipalComponents(Algorithm):
         check_inputs(context, xq)
         x, y = context
         require_precision(x)
-        left, sizes, right = torch.linalg.svd(x, full_matrices=False)
+        with factorising(x):
+            left, sizes, right = torch.linalg.svd(x, full_matrices=False)
         left, sizes, right = left[..., : self.count], sizes[..., : self.count], right[..., : self.count, :]
         zero = sizes <= max(x.shape[-2:]) * torch.finfo(x.dtype).eps * sizes[..., :1]
         inverse = torch.where(zero, 0.0, 1 / sizes)

@@ -6,7 +6,7 @@ import torch
 from torch.nn import functional
 
 from mesascope.errors import NumericalError, require_number
-from mesascope.learners.arguments import Algorithm, Range, moments
+from mesascope.learners.arguments import Algorithm, Range, moments, refuse_infinite
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Context
@@ -57,6 +57,8 @@ class Lasso(Algorithm):
 
     def _descended(self, gram: Tensor, weights: Tensor, gradient: Tensor, size: Tensor) -> Float[Tensor, "tasks dx dy"]:
         """Weights after coordinate descent, with sweeps over the tasks that have not converged."""
+        if not bool(size.isfinite().all()):
+            refuse_infinite()
         found, rows = weights.clone(), torch.arange(len(weights), device=weights.device)
         tolerance = 10 * torch.finfo(gram.dtype).eps
         for _ in range(_MOST_SWEEPS):
@@ -90,7 +92,7 @@ class Lasso(Algorithm):
         """True for tasks whose gradient is alpha sign(w) for weights w != 0, and at most alpha in size for w = 0."""
         wanted = torch.where(weights == 0, gradient.clamp(-self.alpha, self.alpha), self.alpha * weights.sign())
         slack = 1e3 * torch.finfo(weights.dtype).eps * size
-        return ((gradient - wanted).abs() <= slack).flatten(-2).all(-1)
+        return ((gradient - wanted).abs() <= slack).flatten(-2).all(-1) & size.isfinite()[..., 0, 0]
 
     def _path(
         self, gram: Float[Tensor, "*batch one dx dx"], correlation: Float[Tensor, "*batch dy dx"]

@@ -98,7 +98,8 @@ class LabelCopying(_Around):
             return predicted
         far = (predicted[..., None, :] - context.y[..., None, :, :]).square().sum(-1)
         labels = context.y.expand(*far.shape[:-2], *context.y.shape[-2:])
-        return torch.take_along_dim(labels, far.argmin(-1, keepdim=True), -2)
+        found = torch.take_along_dim(labels, far.argmin(-1, keepdim=True), -2)
+        return found.masked_fill(~far.amin(-1, keepdim=True).isfinite(), torch.nan)
 
 
 @register("learner", "on-features", free={})

@@ -98,7 +98,7 @@ _NEEDS: dict[str, tuple[Any, str, str]] = {
     ),
     "products": (HasProducts, "a network with products() and with_products(products)", _PREDICTIONS),
     "channels": (
-        HasChannels, "a predictor made only of linear attention on tokens of channels",
+        HasChannels, "a predictor on tokens of channels, of linear attention without gates, MLPs, norms or positions",
         "use probe, which needs activations only",
     ),
     "activations": (

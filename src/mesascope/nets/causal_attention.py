@@ -71,7 +71,7 @@ class CausalAttention(CausalNet, ABC):
         idle, horizons = torch.zeros(config.kv_heads, width), torch.logspace(1, 3, config.kv_heads)
         self.forget_proj = linear(idle, (horizons - 1).log()) if config.forget else None
         learned = self.learns_beta if config.beta is None else config.beta
-        self.beta_proj = linear(idle, idle[:, 0].clone()) if learned else None
+        self.beta_proj = linear(idle, torch.zeros(config.kv_heads)) if learned else None
         for gate in (self.forget_proj, self.beta_proj):
             if gate is not None:
                 gate.bias = UndecayedParameter(gate.bias.detach())

@@ -145,7 +145,10 @@ class LanguageModel(HookedModule, CausalNet, Pretrained):
                 "targets", f"be int64 of the shape {(*tokens.shape[:-1], length)} of tokens", found, "pass next tokens"
             )
         if not self.training and values_are_read():
-            require_tokens("targets", targets.masked_fill(targets == -100, 0), self.embedding.num_embeddings)
+            self._require_targets(targets)
+
+    def _require_targets(self, targets: Tensor) -> None:
+        require_tokens("targets", targets.masked_fill(targets == -100, 0), self.embedding.num_embeddings)
 
     def _require_room(self, times: Tensor, length: int, known: bool) -> None:
         """Raise if a text is longer than the learned positions."""
@@ -170,7 +173,11 @@ class LanguageModel(HookedModule, CausalNet, Pretrained):
         def losses(tokens: Tensor, targets: Tensor) -> Tensor:
             logits = self._read(tokens)
             logits = logits.float() if logits.element_size() == 2 else logits  # as in the transformers library
-            return functional.cross_entropy(logits, targets, reduction="none")
+            try:
+                return functional.cross_entropy(logits, targets, reduction="none")
+            except IndexError:
+                self._require_targets(targets)
+                raise
 
         rows, answers, size = tokens.flatten(0, -2), targets.flatten(), self.at_once
         if len(rows) <= size:

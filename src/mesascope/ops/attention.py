@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import torch
 from torch.nn import functional
 
-from mesascope.errors import refuse, require_count, require_instance
-from mesascope.ops.checks import require_attention, require_finite, require_values
+from mesascope.errors import ArgumentTypeError, refuse, require_count, require_instance, require_number
+from mesascope.ops.checks import require_attention, require_finite, require_state, require_values
 from mesascope.ops.chunks import NOTHING_LEFT
 from mesascope.shapes import Float, Tensor
 
@@ -33,6 +33,14 @@ def linear_attention(
 
 
 def _require_pairs(q: Tensor, k: Tensor, v: Tensor) -> None:
+    for name, part in (("q", q), ("k", k), ("v", v)):
+        require_instance(name, part, Tensor)
+        if part.ndim < 2:
+            refuse(name, "have at least two axes, of rows and entries", tuple(part.shape), "add the missing axes")
+    alike = q.dtype == k.dtype == v.dtype or torch.is_autocast_enabled(q.device.type)
+    if not (q.is_floating_point() and alike):
+        found = f"{q.dtype}, {k.dtype} and {v.dtype}"
+        refuse("q, k and v", "share one floating-point dtype", found, "convert them", ArgumentTypeError)
     if q.shape[-1] != k.shape[-1] or k.shape[-2] != v.shape[-2]:
         shapes = f"q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}"
         refuse("q, k and v", "be (m, dk), (n, dk) and (n, dv)", shapes, "give q the width of k, and v the rows of k")
@@ -83,7 +91,8 @@ def causal_softmax_attention(
     Args:
         scale: 1 / sqrt(dk) if None.
         log_forget: log of the forget factors, at most 0; -inf forgets everything, None nothing.
-        beta: input strength of each pair, in [0, 1], 0 for padding; None is 1.
+        beta: input strength of each pair, in [0, 1], 0 for padding; None is 1. The derivative by a beta of 0 is given
+            as 0, as its logarithm is added to scores.
         window: number of tokens that each token attends to, including itself; all if None.
         state: the state after the previous tokens; it contains the last ``window - 1`` of them.
         return_state: also return the state after the last token.
@@ -95,6 +104,7 @@ def causal_softmax_attention(
     """
     arguments = {"q": q, "k": k, "v": v, "log_forget": log_forget, "beta": beta}
     window = None if window is None else require_count("window", window)
+    scale = None if scale is None else require_number("scale", scale)
     require_attention(arguments)
     require_values(arguments, q.shape[-2])
     wide = torch.promote_types(q.dtype, torch.float32)
@@ -105,8 +115,8 @@ def causal_softmax_attention(
         bias = torch.where(counts, beta.to(wide).where(counts, 1).log(), _UNSEEN)
     if state is not None:
         _check_state(state, k, v)
-        k, v = torch.cat([state.k, k], -2), torch.cat([state.v, v], -2)
-        bias = torch.cat([state.bias, bias], -1)
+        k, v = torch.cat([state.k.to(k.dtype), k], -2), torch.cat([state.v.to(v.dtype), v], -2)
+        bias = torch.cat([state.bias.to(wide), bias], -1)
     t, n = q.shape[-2], k.shape[-2]
     age = torch.arange(n - t, n, device=q.device)[:, None] - torch.arange(n, device=q.device)
     unseen = age < 0 if window is None else (age < 0) | (age >= window)
@@ -160,7 +170,7 @@ def _in_blocks(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, hidden: Ten
 
 
 def _check_state(state: SoftmaxState, k: Tensor, v: Tensor) -> None:
-    require_instance("state", state, SoftmaxState)
+    require_state(state, SoftmaxState)
     n = state.k.shape[-2] if state.k.ndim > 1 else 0
     expected = ((*k.shape[:-2], n, k.shape[-1]), (*v.shape[:-2], n, v.shape[-1]), (*k.shape[:-2], n))
     for name, part, shape in zip(state._fields, state, expected, strict=True):

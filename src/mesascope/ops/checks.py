@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import torch
 
@@ -18,8 +19,10 @@ def require_attention(arguments: Mapping[str, Tensor | None], states: tuple[int,
     States must have the leading axes ``states``, or those of q's batch if None.
     """
     for name, tensor in arguments.items():
-        if tensor is not None:
+        if tensor is not None or name in ("q", "k", "v"):
             require_instance(name, tensor, Tensor)
+        if tensor is not None and tensor.is_complex() and name not in ("q", "k", "v"):
+            raise ArgumentTypeError(f"{name} must be real, but is of dtype {tensor.dtype}: pass its real part.")
     q, k, v = (tensor for name in "qkv" if (tensor := arguments[name]) is not None)
     if not (q.is_floating_point() and q.element_size() > 1 and q.dtype == k.dtype == v.dtype):
         raise ArgumentTypeError(
@@ -49,6 +52,13 @@ def require_attention(arguments: Mapping[str, Tensor | None], states: tuple[int,
         if tuple(tensor.shape) not in shapes[name]:
             rule = f"have shape {' or '.join(map(str, shapes[name]))} beside q {tuple(q.shape)}"
             refuse(name, rule, tuple(tensor.shape), "expand or transpose it")
+
+
+def require_state(state: Any, kind: type) -> None:
+    """Raise unless ``state`` is of this kind, with a tensor in each field."""
+    require_instance("state", state, kind)
+    for name, part in zip(state._fields, state, strict=True):
+        require_instance(f"state.{name}", part, Tensor)
 
 
 def require_finite(outputs: Iterable[Tensor]) -> None:

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from mesascope.errors import require_count, require_instance
-from mesascope.ops.checks import require_attention, require_finite, require_values
+from mesascope.errors import require_count
+from mesascope.ops.checks import require_attention, require_finite, require_state, require_values
 from mesascope.ops.chunks import cut, decay_weights, decays
 from mesascope.shapes import Float, Tensor
 
@@ -102,7 +102,7 @@ def _fast_weights(
 ) -> Any:  # fmt: skip
     chunk = require_count("chunk", chunk)
     if state is not None:
-        require_instance("state", state, kind)
+        require_state(state, kind)
     start = None if state is None else state.G
     arguments = {"q": q, "k": k, "v": v, "log_forget": log_forget, "beta": beta, "state.G": start}
     require_attention(arguments)

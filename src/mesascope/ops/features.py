@@ -17,6 +17,8 @@ def dpfp(x: Float[Tensor, "*batch d"], nu: int) -> Float[Tensor, "*batch feature
     tensor([2., 0., 0., 0.])
     """
     require_instance("x", x, Tensor)
+    if not x.ndim or not x.is_floating_point():
+        refuse("x", "be vectors of floating-point numbers", f"{x.dtype} {tuple(x.shape)}", "convert it")
     nu = require_count("nu", nu)
     if nu >= 2 * x.shape[-1]:
         refuse("nu", f"be less than twice the width {x.shape[-1]}, or features repeat", nu, "pass fewer")
@@ -26,6 +28,8 @@ def dpfp(x: Float[Tensor, "*batch d"], nu: int) -> Float[Tensor, "*batch feature
 
 def sinusoidal(positions: Tensor, size: int) -> Float[Tensor, "*count size"]:
     """Sinusoidal encoding of positions p: entries 2i and 2i + 1 are sin and cos of p / 10000^(2i/size), in float64."""
+    require_instance("positions", positions, Tensor)
+    size = require_count("size", size)
     pairs = torch.arange((size + 1) // 2, dtype=torch.float64, device=positions.device)
     angles = positions[..., None] * 10_000.0 ** (-pairs * 2 / size)
     return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)[..., :size]
@@ -40,6 +44,10 @@ def rotated(
     >>> torch.allclose(turned, torch.tensor([0.5403, 0.8415]), atol=1e-4)
     True
     """
+    for name, part in (("vectors", vectors), ("times", times)):
+        require_instance(name, part, Tensor)
+        if not part.ndim:
+            refuse(name, "have an axis", (), "pass a vector")
     half, odd = divmod(vectors.shape[-1], 2)
     if odd:
         refuse("vectors", "have an even width", vectors.shape[-1], "add an entry")

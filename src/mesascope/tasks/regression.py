@@ -78,14 +78,16 @@ class LinearRegression:
     def _factor(self) -> Float[Tensor, "d d"]:
         try:
             matrix = torch.tensor(self.covariance, dtype=torch.float64)
-        except ValueError:  # rows have different lengths
-            matrix = torch.empty(0)
+        except ValueError:
+            rule = f"have shape ({self.d_in}, {self.d_in})"
+            refuse("covariance", rule, self.covariance, "give its rows the same length")
         if matrix.ndim == 1:
             matrix = torch.diag(matrix)
         if matrix.shape != (self.d_in, self.d_in):
             refuse("covariance", f"have shape ({self.d_in}, {self.d_in})", tuple(matrix.shape), "match it to d_in")
         if not bool((matrix.abs() <= 1e30).all()):
-            refuse("covariance", "have finite entries of at most 1e30", self.covariance, "scale it down")
+            remedy = "replace what is no number" if matrix.isnan().any() else "scale it down"
+            refuse("covariance", "have finite entries of at most 1e30", self.covariance, remedy)
         factor, info = torch.linalg.cholesky_ex(matrix)
         if info or not torch.isfinite(factor).all() or (matrix - matrix.mT).abs().max() > 1e-5 * matrix.abs().max():
             refuse("covariance", "be symmetric and positive definite", self.covariance, "add to its diagonal")

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 
 from mesascope.errors import refuse, require_choice, require_count, require_instance, require_number
-from mesascope.ops.checks import require_attention, require_finite, require_values
+from mesascope.ops.checks import require_attention, require_finite, require_state, require_values
 from mesascope.ops.mesa.chunks import Problem, chunks_of, equations_of, read_out
 from mesascope.ops.mesa.decode import (
     FixedRidgeState,
@@ -159,9 +159,13 @@ def mesa_step(
 
     It costs a dense solve, O(d^3); with a decaying ridge and a `RootedMesaState`, it costs O(d^2).
     """
-    gates = {
-        name: None if gate is None else gate[..., None] for name, gate in (("log_forget", log_forget), ("beta", beta))
-    }
+    given = {"q": q, "k": k, "v": v, "log_forget": log_forget, "beta": beta}
+    for name, part in given.items():
+        require_instance(name, part, Tensor | None if name in ("log_forget", "beta") else Tensor)
+    if q.ndim < 2 or q.ndim != k.ndim or v.ndim != q.ndim:
+        shapes = f"q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}"
+        refuse("q, k and v", "be one token, (*batch, heads, d) each", shapes, "add or remove axes")
+    gates = {name: part if part is None else part[..., None] for name, part in [*given.items()][3:]}
     tokens = [part[..., None, :] for part in (q, k, v)]
     inputs = {"ridge": ridge, "ridge_kind": ridge_kind, "state": state, **gates}
     if not isinstance(state, RootedMesaState):
@@ -190,7 +194,11 @@ def mesa_state(
     state: MesaState | RootedMesaState | FixedRidgeState | None = None,
 ) -> MesaState | FixedRidgeState:
     """The state after `mesa_attention`, without its outputs: computes sums only and solves no system."""
-    problem = pose(k, k, v, ridge=ridge, log_forget=log_forget, beta=beta, ridge_kind=ridge_kind, state=state)
+    require_instance("k", k, Tensor)
+    if k.ndim < 3:
+        refuse("k", "have shape (*batch, heads, t, dk)", tuple(k.shape), "add the missing axes")
+    q = torch.zeros_like(k)  # not read
+    problem = pose(q, k, v, ridge=ridge, log_forget=log_forget, beta=beta, ridge_kind=ridge_kind, state=state)
     with torch.autocast(k.device.type, enabled=False):
         chunks = chunks_of(problem, _CHUNK)
     after = state_of(problem, (chunks.last_H, chunks.last_G), k.shape[:-2])
@@ -223,7 +231,7 @@ def pose(
     if isinstance(state, RootedMesaState):
         state = MesaState(state.H, state.G)
     if state is not None:
-        require_instance("state", state, MesaState if decaying else FixedRidgeState)
+        require_state(state, MesaState if decaying else FixedRidgeState)
     require_instance("q", q, Tensor)
     if not isinstance(ridge, Tensor):
         wide = torch.float64 if q.dtype == torch.float64 else torch.float32
@@ -259,7 +267,7 @@ def _formed(
         H, G = torch.diag_embed(rows if decaying else none), rows.new_zeros(len(rows), v.shape[-1], q.shape[-1])
         H, G = (part.expand(len(documents), *part.shape) for part in (H, G))
     else:
-        H, G = (part.to(dtype).reshape(len(documents), -1, *part.shape[-2:]) for part in state)
+        H, G = (part.to(dtype).reshape(len(documents), len(rows), *part.shape[-2:]) for part in state)
     q, k, v, shape = *(part.to(dtype).flatten(0, -3) for part in (q, k, v)), q.shape
     log_forget, beta = (
         (q.new_full(shape[:-1], idle) if gate is None else gate.to(dtype)).flatten(0, -2)

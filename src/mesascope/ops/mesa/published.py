@@ -7,12 +7,14 @@ All compute y_t = G_t A_t^{-1} q_t with A_t = H_t + diag(r_t), in the shapes of 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from mesascope.errors import NumericalError, refuse, require_count, require_number
+from mesascope.ops.checks import require_finite
 from mesascope.ops.chunks import decays
 from mesascope.ops.fast_weights import causal_linear_attention
 from mesascope.ops.mesa.api import attend, pose, state_of
@@ -36,11 +38,13 @@ def mesa_attention_reference(
         return_state: also return the state after the last token.
         ridge, inputs: ``log_forget``, ``beta``, ``ridge_kind``, ``state`` and ``lengths`` as in `mesa_attention`.
     """
+    _require_one_document("mesa_attention_reference", inputs)
     problem = pose(q, k, v, ridge=ridge, **inputs)
     with torch.autocast(q.device.type, enabled=False):
         y, *parts = solve_tokens(problem)
-    y = y.reshape(v.shape).to(v.dtype)
-    return (y, state_of(problem, parts, q.shape[:-2])) if return_state else y
+    y, after = y.reshape(v.shape).to(v.dtype), state_of(problem, parts, q.shape[:-2])
+    require_finite([y, *after] if return_state else [y])
+    return (y, after) if return_state else y
 
 
 def mesa_recursion(
@@ -53,7 +57,8 @@ def mesa_recursion(
     then x_t = R_t q_t, and y_t = G_t x_t as in causal linear attention. The backward pass runs the recursion in reverse
     time, so only the last R_t is stored. Rounding errors accumulate in both directions and are not checked. With
     forget factors that fall to e^-3, outputs can be wrong in float64; in float32 with small ridges (1e-3) and gates
-    below 1, gradients have no accurate digit. Those of `mesa_attention` are fully accurate.
+    below 1, gradients have no accurate digit. Those of `mesa_attention` are fully accurate. There are no forward-mode
+    derivatives (`torch.func.jacfwd`).
 
     Args:
         q, k, v, ridge, log_forget, beta: as in `mesa_attention`, with a decaying ridge and forget factors above 0.
@@ -66,11 +71,14 @@ def mesa_recursion(
     start = problem.H[0].diagonal(dim1=-2, dim2=-1).reciprocal()
     with torch.autocast(q.device.type, enabled=False):
         x, _ = _Recursion.apply(problem.q, problem.k, problem.log_forget, problem.beta, start)
+        require_finite([x])
         y = causal_linear_attention(
             x[:, None], problem.k[:, None], problem.v[:, None], log_forget=problem.log_forget[:, None],
             beta=problem.beta[:, None],
         )  # fmt: skip
-    return y.reshape(v.shape).to(v.dtype)
+    y = y.reshape(v.shape).to(v.dtype)
+    require_finite([y])
+    return y
 
 
 class _Recursion(torch.autograd.Function):
@@ -225,8 +233,7 @@ def mesa_chebyshev(q: Tensor, k: Tensor, v: Tensor, *, ridge: Any, terms: int = 
         ridge, inputs: other arguments of `mesa_attention`, except ``cu_seqlens``.
     """
     terms = require_count("terms", terms, least=0)
-    if inputs.get("cu_seqlens") is not None:
-        refuse("cu_seqlens", "be None for mesa_chebyshev", inputs["cu_seqlens"].tolist(), "use mesa_attention")
+    _require_one_document("mesa_chebyshev", inputs)
 
     def find(problem: Problem, equations: NormalEquations, q: Tensor) -> tuple[Tensor, int]:
         bound, smallest = _bound(equations), _lower_bound(problem, equations)
@@ -240,6 +247,11 @@ def mesa_chebyshev(q: Tensor, k: Tensor, v: Tensor, *, ridge: Any, terms: int = 
         return x, terms
 
     return attend(find, q, k, v, ridge=ridge, **inputs)
+
+
+def _require_one_document(method: str, inputs: Mapping[str, Any]) -> None:
+    if inputs.get("cu_seqlens") is not None:
+        refuse("cu_seqlens", f"be None for {method}", inputs["cu_seqlens"], "use mesa_attention")
 
 
 def _bound(equations: NormalEquations) -> Float[Tensor, "batch chunks size 1"]:

@@ -18,6 +18,7 @@ import msgspec
 import numpy as np
 
 from mesascope import language, study
+from mesascope.errors import refuse
 from mesascope.studies.language import bugs, measuring
 from mesascope.studies.language.measuring import loss, reach, score
 from mesascope.study import Claim, Count, Figure, Line, Lines, Reading, Study, Training, above, below, beside, ours
@@ -68,6 +69,10 @@ class LanguageMesa:
     dpfp: study.Whole = 1  # Nu of the features of keys and queries, except in softmax and single layers.
     windows: Count = 1024  # Validation windows for judging networks, twice as long as the context.
     watch_windows: Count = 32  # Windows for evaluations during training.
+
+    def __post_init__(self) -> None:
+        if self.training.batch % self.accumulate:
+            refuse("accumulate", f"divide the batch of {self.training.batch}", self.accumulate, "pass a divisor")
 
     def text(self, length: int, split: Literal["train", "validation"] = "train") -> language.TextWindows:
         """Windows of the corpus; tokens of the standard library are prepared if missing."""
