@@ -20,7 +20,7 @@ import numpy as np
 from mesascope import language, study
 from mesascope.errors import refuse
 from mesascope.studies.language import bugs, measuring
-from mesascope.studies.language.measuring import loss, reach, score
+from mesascope.studies.language.measuring import loss, over_octave, reach, score
 from mesascope.study import Claim, Count, Figure, Line, Lines, Reading, Study, Training, above, below, beside, ours
 
 SECTION, FIGURE = study.printed("section 3.5.3"), study.printed("Fig. 3.7")
@@ -173,12 +173,6 @@ def _copies(id: str, sentence: str, kinds: Iterable[str], source: Any, former: s
                  former=former)  # fmt: skip
 
 
-def _over_octave(size: str, name: str) -> Reading:
-    """Loss after an eighth to a quarter of the context: in cut texts / at the beginnings of texts."""
-    beginning = study.stage(f"{size} by token")[name]
-    return loss(size, name, "cut").map(study.nominal, "") / beginning.map(lambda losses: losses[:, -4], "")
-
-
 SCORES = [score(size, "linear") - score(size, "mesa") for size in SIZES]
 FALLS = [_fall(size, "mesa") - _fall(size, "softmax") for size in SIZES]
 ON_WINDOWS: dict[str, Any] = {
@@ -326,7 +320,7 @@ STUDY = Study(
                   below(0.0), ours("control: sign of the in-context score"), **ON_WINDOWS),
             Claim("cut-as-long", "control: losses on tokens after an eighth to a quarter of the context are within 3 % "
                   "of each other in cut texts and at the beginnings of texts",
-                  beside([_over_octave(*one) for one in BOTH_SIZES], "loss in cut texts / at the beginning, each "
+                  beside([over_octave(*one) for one in BOTH_SIZES], "loss in cut texts / at the beginning, each "
                          "network"), study.two_sided(0.03), ours("control: all losses have one scale"), **ON_WINDOWS),
             Claim("falls-as-far", "hybrids with mesa layers are at most 0.02 nats per token worse than softmax, in the "
                   "loss on the second half of the context and in its fall from early tokens to that half",

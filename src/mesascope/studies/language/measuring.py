@@ -10,7 +10,7 @@ import numpy as np
 
 from mesascope import language
 from mesascope.errors import refuse
-from mesascope.study import Arrays, Estimates, Reading, stage
+from mesascope.study import Arrays, Estimates, Reading, nominal, stage
 
 # Number of blocks of adjacent windows; blocks are the independent samples of the judged text, in place of documents.
 BLOCKS = 64
@@ -169,3 +169,9 @@ def score(size: str, name: str) -> Reading:
 def reach(size: str, name: str) -> Reading:
     """Increase of the loss in the second half of the context if only an eighth to a quarter of it is read before."""
     return loss(size, name, "cut") - loss(size, name, "end")
+
+
+def over_octave(size: str, name: str) -> Reading:
+    """Loss after an eighth to a quarter of the context: in cut texts / at the beginnings of texts."""
+    beginning = stage(f"{size} by token")[name]
+    return loss(size, name, "cut").map(nominal, "") / beginning.map(lambda losses: losses[:, -4], "")
