@@ -159,13 +159,15 @@ def mesa_step(
 
     It costs a dense solve, O(d^3); with a decaying ridge and a `RootedMesaState`, it costs O(d^2).
     """
-    given = {"q": q, "k": k, "v": v, "log_forget": log_forget, "beta": beta}
-    for name, part in given.items():
-        require_instance(name, part, Tensor | None if name in ("log_forget", "beta") else Tensor)
+    for name, part in (("q", q), ("k", k), ("v", v)):
+        require_instance(name, part, Tensor)
+    gates = {"log_forget": log_forget, "beta": beta}
+    for name, gate in gates.items():
+        require_instance(name, gate, Tensor | None)
     if q.ndim < 2 or q.ndim != k.ndim or v.ndim != q.ndim:
         shapes = f"q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}"
         refuse("q, k and v", "be one token, (*batch, heads, d) each", shapes, "add or remove axes")
-    gates = {name: part if part is None else part[..., None] for name, part in [*given.items()][3:]}
+    gates = {name: gate if gate is None else gate[..., None] for name, gate in gates.items()}
     tokens = [part[..., None, :] for part in (q, k, v)]
     inputs = {"ridge": ridge, "ridge_kind": ridge_kind, "state": state, **gates}
     if not isinstance(state, RootedMesaState):
