@@ -37,14 +37,14 @@ def asked(part: int) -> list[dict[str, Any]]:
     import torch
 
     from mesascope.identification import candidates, identify
-    from mesascope.studies.identifying.calibration import at_share, budget
+    from mesascope.studies.identifying.calibration import budget, value_at
 
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     catalogue = candidates(family())
     rows = []
     for one in catalogue[part::PROCESSES]:
-        planted = {name: at_share(free, 0.4) for name, free in one.free.items()}
+        planted = {name: value_at(free, 0.4) for name, free in one.free.items()}
         start = time.process_time()
         found = identify(one.build(**planted), family(), catalogue, budget(TASKS))
         rows.append({

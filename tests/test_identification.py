@@ -36,7 +36,7 @@ from mesascope.nets import InContextRegressorConfig, TransformerConfig
 from mesascope.records import registered
 from mesascope.streams import stream
 from mesascope.studies.identifying import aliens
-from mesascope.studies.identifying.calibration import ADAPTERS, at_share, behind, budget
+from mesascope.studies.identifying.calibration import ADAPTERS, behind, budget, value_at
 from mesascope.tasks import Context, Episode, LinearRegression
 from mesascope.training import Training, train
 
@@ -58,7 +58,7 @@ BUDGET = budget(TASKS)
 
 def planted(candidate):
     """Parameters off the grid: two fifths of the way along each range."""
-    return {name: at_share(one, 0.4) for name, one in candidate.free.items()}
+    return {name: value_at(one, 0.4) for name, one in candidate.free.items()}
 
 
 def some(*names):

@@ -172,6 +172,9 @@ def test_a_run_whose_training_has_not_ended_is_told_from_a_folder_that_is_none(f
         load_language_model(tmp_path / "run")
     with pytest.raises(ArgumentError, match="folder must exist"):
         load_language_model(tmp_path / "other")
+    shutil.copytree(folder / "run" / "model", tmp_path / "model", ignore=shutil.ignore_patterns("tokenizer.json"))
+    with pytest.raises(ArgumentError, match=r"folder must hold a language model and tokenizer\.json"):
+        load_language_model(tmp_path / "model")
 
 
 def test_the_standard_library_is_text_that_needs_no_download():

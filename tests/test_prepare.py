@@ -237,6 +237,14 @@ def test_a_damaged_file_is_left_out_of_a_folder_and_counted(name, content, tmp_p
         prepare([folder], tmp_path / "refused", broken="refuse")
 
 
+def test_a_table_that_cannot_be_read_is_not_taken_for_damaged(tmp_path, monkeypatch):
+    (tmp_path / "a.arrow").write_bytes(b"ARROW1")
+    broken = mock.Mock(side_effect=OSError(errno.EIO, "Input/output error"))
+    monkeypatch.setattr(pa, "memory_map", broken)
+    with pytest.raises(OSError, match="Input/output error"):
+        texts_of(tmp_path / "a.arrow")
+
+
 def test_zero_bytes_far_into_a_file_are_left_out_with_their_line(tmp_path):
     (tmp_path / "a.txt").write_bytes(b"letters \n" * 20_000 + b"ab\0cd\n" + b"letters \n")
     assert texts_of(tmp_path / "a.txt")[1] == ["20001: zero bytes"]

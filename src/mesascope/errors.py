@@ -200,8 +200,8 @@ def require_choice(argument: str, value: object, choices: Iterable[str]) -> None
     known = sorted(choices)
     if value in known:
         return
-    nearest = [one for one in known if one.lower() == str(value).lower()]
-    nearest = nearest or difflib.get_close_matches(str(value), known, n=1)
+    by_lower = {choice.lower(): choice for choice in known}
+    nearest = difflib.get_close_matches(str(value).lower(), by_lower, n=1)
     listed = ", ".join(repr(choice) for choice in known)
-    hint = f": did you mean {nearest[0]!r}?" if nearest else "."
+    hint = f": did you mean {by_lower[nearest[0]]!r}?" if nearest else "."
     raise ArgumentError(f"{argument} must be one of {listed}, but is {shown(value)}{hint}")

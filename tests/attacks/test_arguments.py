@@ -92,7 +92,7 @@ NAMES |= {
     "wide": nets.InContextRegressorConfig(nets.TransformerConfig(4, init_scale=0.1)).build(GENERATOR),
     "deep": nets.InContextRegressorConfig(nets.TransformerConfig(3, n_layers=2, init_scale=0.1)).build(GENERATOR),
     "soft": nets.InContextRegressorConfig(nets.TransformerConfig(3, attention="softmax")).build(GENERATOR),
-    "qkv": torch.ones(2, 1, 2, 4, 3), "heap": torch.ones(1, 2, 4), "steps": torch.arange(4),
+    "qkv": torch.ones(2, 1, 2, 4, 3), "steps": torch.arange(4),
     "half": EPISODE.to(torch.float16), "nan": math.nan, "inf": math.inf,
 }  # fmt: skip
 

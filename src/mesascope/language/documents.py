@@ -274,9 +274,9 @@ def _batches(path: Path, reading: Reading) -> Iterator[tuple[int, Any]]:
             for batch in map(file.get_batch, range(file.num_record_batches)) if whole else file:
                 yield row, batch
                 row += len(batch)
-    except PermissionError:
-        raise
     except (arrow.ArrowInvalid, OSError) as error:
+        if getattr(error, "errno", None):  # not damaged data
+            raise
         reading.report(Problem(path, row, f"not a whole {path.suffix} file ({one_line(error)})"))
 
 

@@ -84,9 +84,7 @@ def prepare(
             parts = encoded(words, batches)
             _write(parts, index.end, writers, validation, lambda place: progress.keep(writers, place, problems))
             _require_text(writers, files, problems)
-            if undivided:
-                others = f", nor in {len(undivided) - 1} more" if undivided[1:] else ""
-                tell(f"delimiter {reading.delimiter!r} is not in {undivided[0]}{others}: each file is one document")
+            _tell_of_undivided(undivided, reading.delimiter)
             _divide(writers["train"], writers["validation"], validation, index.end)
         index.splits = {split: writer.record() for split, writer in writers.items()}
         index.skipped = progress.skipped_before + len(problems)
@@ -132,6 +130,12 @@ def _write(
         if ends:
             writer.write(between)
         written += len(tokens)
+
+
+def _tell_of_undivided(files: Sequence[Path], delimiter: str | None) -> None:
+    if files:
+        others = f", nor in {len(files) - 1} more" if files[1:] else ""
+        tell(f"delimiter {delimiter!r} is not in {files[0]}{others}: each file is one document")
 
 
 def _divide(train: ShardWriter, held: ShardWriter, validation: float, end: int) -> None:

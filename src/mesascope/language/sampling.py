@@ -36,10 +36,10 @@ def load_language_model(folder: str | Path, device: str = "cpu") -> tuple[Langua
     path = Path(folder)
     if not path.is_dir():
         refuse("folder", "exist", str(folder), "pass a run that has ended, or its model")
-    if (path / "config.json").is_file() and not (path / TOKENIZER).is_file():  # a run
+    if (path / "checkpoints").is_dir():
         path = path / "model"
-    if not path.is_dir():
-        refuse("folder", "be a run whose training has ended", str(folder), "continue it with --resume")
+        if not path.is_dir():
+            refuse("folder", "be a run whose training has ended", str(folder), "continue it with --resume")
     if not (path / TOKENIZER).is_file():
         rule = f"hold a language model and {TOKENIZER}"
         refuse("folder", rule, str(folder), "pass a run that has ended, or its model")

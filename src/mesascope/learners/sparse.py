@@ -50,7 +50,7 @@ class Lasso(Algorithm):
         weights = torch.where(weights.isfinite(), weights, 0)  # equal columns have no unique path
         gradient = correlation - gram @ weights
         size = correlation.abs().amax((-2, -1), keepdim=True).clamp_min(self.alpha)
-        if bool(self._is_minimum(weights, gradient, size).all()):
+        if bool((self._is_minimum(weights, gradient, size) & size.isfinite()[..., 0, 0]).all()):
             return weights
         parts = (part.reshape(-1, *part.shape[-2:]) for part in (gram, weights, gradient, size))
         return self._descended(*parts).reshape(weights.shape)
@@ -92,7 +92,7 @@ class Lasso(Algorithm):
         """True for tasks whose gradient is alpha sign(w) for weights w != 0, and at most alpha in size for w = 0."""
         wanted = torch.where(weights == 0, gradient.clamp(-self.alpha, self.alpha), self.alpha * weights.sign())
         slack = 1e3 * torch.finfo(weights.dtype).eps * size
-        return ((gradient - wanted).abs() <= slack).flatten(-2).all(-1) & size.isfinite()[..., 0, 0]
+        return ((gradient - wanted).abs() <= slack).flatten(-2).all(-1)
 
     def _path(
         self, gram: Float[Tensor, "*batch one dx dx"], correlation: Float[Tensor, "*batch dy dx"]

@@ -21,8 +21,6 @@ def require_attention(arguments: Mapping[str, Tensor | None], states: tuple[int,
     for name, tensor in arguments.items():
         if tensor is not None or name in ("q", "k", "v"):
             require_instance(name, tensor, Tensor)
-        if tensor is not None and tensor.is_complex() and name not in ("q", "k", "v"):
-            raise ArgumentTypeError(f"{name} must be real, but is of dtype {tensor.dtype}: pass its real part.")
     q, k, v = (tensor for name in "qkv" if (tensor := arguments[name]) is not None)
     if not (q.is_floating_point() and q.element_size() > 1 and q.dtype == k.dtype == v.dtype):
         raise ArgumentTypeError(
@@ -47,6 +45,8 @@ def require_attention(arguments: Mapping[str, Tensor | None], states: tuple[int,
     for name, tensor in arguments.items():
         if tensor is None:
             continue
+        if tensor.is_complex():
+            raise ArgumentTypeError(f"{name} must be real, but is of dtype {tensor.dtype}: pass its real part.")
         if tensor.device != q.device:
             refuse(name, f"be on q's device {q.device}", tensor.device, "move it there")
         if tuple(tensor.shape) not in shapes[name]:

@@ -76,15 +76,15 @@ class LinearRegression:
 
     @functools.cached_property
     def _factor(self) -> Float[Tensor, "d d"]:
+        rule = f"have shape ({self.d_in}, {self.d_in})"
         try:
             matrix = torch.tensor(self.covariance, dtype=torch.float64)
         except ValueError:
-            rule = f"have shape ({self.d_in}, {self.d_in})"
             refuse("covariance", rule, self.covariance, "give its rows the same length")
         if matrix.ndim == 1:
             matrix = torch.diag(matrix)
         if matrix.shape != (self.d_in, self.d_in):
-            refuse("covariance", f"have shape ({self.d_in}, {self.d_in})", tuple(matrix.shape), "match it to d_in")
+            refuse("covariance", rule, tuple(matrix.shape), "match it to d_in")
         if not bool((matrix.abs() <= 1e30).all()):
             remedy = "replace what is no number" if matrix.isnan().any() else "scale it down"
             refuse("covariance", "have finite entries of at most 1e30", self.covariance, remedy)

@@ -31,8 +31,7 @@ def check_learner(
 
     Predictions are finite, of shape ``(*batch, m, dy)`` and of the queries' dtype. Repeated calls return the same
     predictions and change no input. Predictions for a task or query do not depend on other tasks or queries, nor on
-    the order of examples. Any number of leading axes is allowed. Modules
-    are called in eval() mode.
+    the order of examples. Any number of leading axes is allowed. Modules are called in eval() mode.
 
     Args:
         family: linear regression with 10 pairs of 3 inputs and 1 target if None.

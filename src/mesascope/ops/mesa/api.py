@@ -199,7 +199,7 @@ def mesa_state(
     require_instance("k", k, Tensor)
     if k.ndim < 3:
         refuse("k", "have shape (*batch, heads, t, dk)", tuple(k.shape), "add the missing axes")
-    q = torch.zeros_like(k)  # not read
+    q = k.new_zeros(()).expand_as(k)  # not read
     problem = pose(q, k, v, ridge=ridge, log_forget=log_forget, beta=beta, ridge_kind=ridge_kind, state=state)
     with torch.autocast(k.device.type, enabled=False):
         chunks = chunks_of(problem, _CHUNK)

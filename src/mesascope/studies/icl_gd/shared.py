@@ -32,6 +32,8 @@ SENSITIVITIES = "cosine of sensitivities"
 RELATIVE = "input scale / that of training"
 MODELS = "L2 distance of models"
 PREDICTIONS = "distance of predictions"
+# Id of the premise `suits_training`.
+SUITED = "gd-suits-training"
 AVERAGED = "The learning rate decays and weights are averaged, which removes the noise that Adam leaves."
 # Settings of the authors' code that differ from the text.
 ADAM = "Adam's second beta is 0.98, as in the authors' code; the text has the default, 0.999."
@@ -44,8 +46,6 @@ UNSEEN_INPUTS = (
     "Inputs of other distributions are divided by the Frobenius norm of the context's inputs, as in the authors' code; "
     "the text does not mention it."
 )
-# Id of `suits_training`.
-SUITED = "gd-suits-training"
 CLIPPED = "Gradients are clipped at 0.001, as in the authors' code; the text has 10."
 
 

@@ -134,7 +134,7 @@ def budget(tasks: int) -> int:
     return 3 * tasks * (1 + len(identification.CONDITIONS)) + 3
 
 
-def at_share(one: learners.Range, share: float) -> Any:
+def value_at(one: learners.Range, share: float) -> Any:
     """Value at a share of a range; whole numbers are at most 6."""
     if one.scale == "integer":
         return round(one.low + share * (min(one.high, 6) - one.low))
@@ -148,7 +148,7 @@ def _drawn(candidate: identification.Candidate, generator: Any) -> dict[str, Any
     import torch
 
     def drawn(one: learners.Range) -> Any:
-        return at_share(one, 0.25 + 0.5 * torch.rand((), generator=generator).item())
+        return value_at(one, 0.25 + 0.5 * torch.rand((), generator=generator).item())
 
     if candidate.name.endswith("sizes"):
         steps = int(candidate.name.split()[-2])

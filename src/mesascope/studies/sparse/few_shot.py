@@ -32,6 +32,8 @@ TUNED = {
 # Methods that learn only initial weights, and methods that learn rates or matrices with `rate_lr`. Others learn masks.
 _FIXED = ("maml", "anil", "boil")
 _RATES = ("meta-sgd", "exp-maml", "sparse-relu-maml", *OTHERS)
+# Tasks whose accuracies are computed together; a bound on memory.
+_AT_ONCE = 20
 OUTER = Training(1500, 2, learning_rate=1e-3, schedule="constant", evaluate_every=150)
 # Digits and a network of three layers: takes seconds and needs no download.
 QUICK: dict[str, Any] = {
@@ -187,8 +189,8 @@ def accuracy_by_task(learner: Any, drawn: tasks.Episode) -> np.ndarray:
     from mesascope.training.randomness import drawing_from
 
     found = []
-    for start in range(0, len(drawn.xq), 20):  # 20 tasks at once bound the memory
-        part = drawn.part(start, start + 20)
+    for start in range(0, len(drawn.xq), _AT_ONCE):
+        part = drawn.part(start, start + _AT_ONCE)
         with drawing_from(0, "hits", start, part.xq.device):  # for methods that draw random numbers
             scores = learner(part.context, part.xq)[..., : part.yq.shape[-1]]
         found.append(tasks.accuracy(scores, part.yq))
