@@ -46,6 +46,7 @@ LONG = "50,000 steps of 2,048 tasks at a learning rate of 5e-4"
 SHORT = dict.fromkeys(("quick", "paper"), "5,000 steps of 2,048 tasks at a learning rate of 5e-4")
 # Source of claims about GD++ with the step sizes in a network's weights; the paper tunes GD++ for each depth.
 OWN = study.derived("Figs. 3b and 6c, whose GD++ is tuned")
+HELD, FAILED = "of each network, held", "of each network, failed"
 LAYERS = Reading("layer", lambda r: np.arange(1, SEPARATE + 1))
 
 
@@ -129,15 +130,9 @@ def _alive_over_warm(r: Any) -> np.ndarray:
 
 
 def _worse(r: Any) -> np.ndarray:
-    """Loss of every looped / every separate network; standard errors are too large, as they ignore shared tasks."""
-    return np.true_divide.outer(looped["mse", "trained"](r), main["mse", "trained"](r))
-
-
-def _used(name: str, id: str, which: str, premise: str) -> Claim:
-    """Claim that no layer is dead: a dead layer can be left out."""
-    return Claim(id, f"without any one of its layers, the median loss of each network {which} more than doubles",
-                 _without_each(name), above(2.0), ours("whether layers die in training"),
-                 premises=(premise, "layers-left-out"))  # fmt: skip
+    """Loss of each looped network / of each separate one, ``(separate, looped)``."""
+    separate, tied = (study.nominal(one["mse", "trained"](r)) for one in (main, looped))
+    return tied / separate[:, None]
 
 
 def _apart(name: str, end: str) -> Claim:
@@ -147,45 +142,43 @@ def _apart(name: str, end: str) -> Claim:
                  midpoint_distances(name), above(0.1), ours("premise"), premises=())  # fmt: skip
 
 
+def _median(id: str, sentence: str, *rest: Any, **options: Any) -> Claim:
+    """Claim about the median network of five separate layers."""
+    return Claim(id, f"in the median network of five layers, the {sentence}", *rest, quantifier="median", **options)
+
+
 _each = partial(study.sweep, each=True, marks=".-")  # one line per seed
 
 FIVE = shared.contrast_figures(
     "separate", "five separate layers", ("gd", "gd++"), "Paper: Figs. 3b and 6c", "y", claims=(
-        Claim("loss-matches-own-gd++", "the loss of each network of five layers is within 10 % of that of GD++ with "
-              "step sizes read from its weights",
-              main.ratio("trained", "own"), two_sided(0.1), OWN, former="printed, failed"),
-        Claim("loss-matches-gd++", "the loss of each network of five layers is within 10 % of that of tuned GD++",
-              main.ratio("trained", "gd++"), two_sided(0.1), printed("Fig. 3b left: matches GD++"), premises=TUNED),
-        Claim("below-gd", "each network of five layers has a smaller loss than five gradient steps, each tuned",
-              main.ratio("trained", "gd"), below(1.0, by="paper"), printed("Fig. 3b left"),
-              premises=(*TRAINED, SUITED)),
-        Claim("most-match-own-gd++", "most networks of five layers have a loss within 10 % of that of GD++ with step "
-              "sizes read from their weights",
-              main.ratio("trained", "own").map(lambda ratios: _changes(ratios) < 0.1, "share of networks"), above(0.5),
-              OWN, quantifier="share", former="printed, undecided"),
-        Claim("cosine-own-gd++", "the sensitivities of each network of five layers have a cosine above 0.99 with "
-              "those of GD++ with step sizes read from its weights",
-              main["cosine", "trained", "own"], above(0.99), OWN, former="printed, held"),
-        Claim("cosine-tuned-gd++", "the sensitivities of each network of five layers have a cosine above 0.99 with "
-              "those of tuned GD++",
-              main["cosine", "trained", "gd++"], above(0.99), printed("Fig. 3b centre right"), premises=TUNED),
-        Claim("gd++-above-gd", "each network of five layers is nearer to tuned GD++ than to tuned gradient descent",
-              main["cosine", "trained", "gd++"] - main["cosine", "trained", "gd"], above(0.0, by="paper"),
-              printed("Fig. 3b centre"), premises=(*TUNED, SUITED)),
+        _median("loss-matches-own-gd++", "loss is within 10 % of that of GD++ with step sizes read from its weights",
+                main.ratio("trained", "own"), two_sided(0.1), OWN, former="printed, of each network, failed"),
+        _median("loss-matches-gd++", "loss is within 10 % of that of tuned GD++", main.ratio("trained", "gd++"),
+                two_sided(0.1), printed("Fig. 3b left: matches GD++"), premises=TUNED, former=FAILED),
+        _median("below-gd", "loss is smaller than that of five gradient steps, each tuned", main.ratio("trained", "gd"),
+                below(1.0, by="paper"), printed("Fig. 3b left"), premises=(*TRAINED, SUITED), former=HELD),
+        _median("cosine-own-gd++", "sensitivities have a cosine above 0.99 with those of GD++ with step sizes read "
+                "from its weights", main["cosine", "trained", "own"], above(0.99), OWN,
+                former="printed, of each network, held"),
+        _median("cosine-tuned-gd++", "sensitivities have a cosine above 0.99 with those of tuned GD++",
+                main["cosine", "trained", "gd++"], above(0.99), printed("Fig. 3b centre right"), premises=TUNED,
+                former=FAILED),
+        _median("gd++-above-gd", "sensitivities are nearer to tuned GD++'s than to tuned gradient descent's",
+                main["cosine", "trained", "gd++"] - main["cosine", "trained", "gd"], above(0.0, by="paper"),
+                printed("Fig. 3b centre"), premises=(*TUNED, SUITED), former=HELD),
         Claim("gd-early", "at the training step where the cosine with gradient descent peaks, networks are nearer to "
               "gradient descent than to GD++",
               shared.peak_difference("separate"), above(0.0), printed("Fig. 3b centre left"),
               quantifier="median", premises=(*TUNED, SUITED)),
-        Claim("close-to-zero", "each network of five layers has a mean half squared error below 0.02",
-              main["mse", "trained"] / 2, below(0.02), printed("section 3: loss close to 0")),
+        _median("close-to-zero", "mean half squared error is below 0.02", main["mse", "trained"] / 2, below(0.02),
+                printed("section 3: loss close to 0"), former="of each network, undecided"),
     ), away=(
-        Claim("input-scale", "for input scales up to 1.25 times those of training, losses of five layers stay within a "
-              "quarter of those of GD++ with their own step sizes",
-              near.ratio("trained", "own"), two_sided(0.25),
-              OWN, former="printed, failed"),
-        Claim("input-scale-gd++", "for inputs scaled by 0.5 to 2, losses of five layers stay within a quarter of those "
-              "of tuned GD++", scaled.ratio("trained", "gd++"), two_sided(0.25),
-              printed("Figs. 3b right, 6c left"), premises=TUNED),
+        _median("input-scale", "loss stays within a quarter of that of GD++ with its own step sizes, for input scales "
+                "up to 1.25 times those of training", near.ratio("trained", "own"), two_sided(0.25), OWN,
+                former="printed, of each network, failed"),
+        _median("input-scale-gd++", "loss stays within a quarter of that of tuned GD++, for inputs scaled by 0.5 to 2",
+                scaled.ratio("trained", "gd++"), two_sided(0.25), printed("Figs. 3b right, 6c left"), premises=TUNED,
+                former=FAILED),
     ),
 )  # fmt: skip
 
@@ -196,19 +189,18 @@ CHANGED_TASKS = shared.changed_tasks(
               Reading("|log(loss / loss of tuned GD++)| in each case - that on tasks of training", _less_alike),
               above(0.0, by="paper"), printed("Fig. 6: less good match of deep networks far away from training"),
               quantifier="median", premises=TUNED, former="of inputs that are not divided by their norm, failed"),
-        Claim("teacher-scale", "for teachers scaled by 0.5 to 2, losses of five layers stay within a quarter of those "
-              "of GD++ with their own step sizes",
-              smaller.ratio("trained", "own"), two_sided(0.25), OWN, former="printed, undecided"),
-        Claim("teacher-scale-gd++", "for teachers scaled by 0.5 to 5, losses of five layers stay within a quarter of "
-              "those of tuned GD++", teachers.ratio("trained", "gd++"), two_sided(0.25),
-              printed("Fig. 6c centre left"), premises=TUNED),
-        Claim("unseen-inputs", "on normal, exponential and Laplace inputs of norm 0.5 to 5, the median network's loss "
-              "is within a quarter of that of tuned GD++", unseen.ratio("trained", "gd++"), two_sided(0.25),
-              printed("Fig. 6c centre right"), quantifier="median", premises=TUNED),
-        Claim("unseen-teacher-scale", "on normal, exponential and Laplace inputs, for teachers scaled by 0.5 to 5, the "
-              "median network's loss is within a quarter of that of tuned GD++",
-              unseen_teachers.ratio("trained", "gd++"), two_sided(0.25), printed("Fig. 6c right"), quantifier="median",
-              premises=TUNED),
+        _median("teacher-scale", "loss stays within a quarter of that of GD++ with its own step sizes, for teachers "
+                "scaled by 0.5 to 2", smaller.ratio("trained", "own"), two_sided(0.25), OWN,
+                former="printed, of each network, undecided"),
+        _median("teacher-scale-gd++", "loss stays within a quarter of that of tuned GD++, for teachers scaled by 0.5 "
+                "to 5", teachers.ratio("trained", "gd++"), two_sided(0.25), printed("Fig. 6c centre left"),
+                premises=TUNED, former=FAILED),
+        _median("unseen-inputs", "loss is within a quarter of that of tuned GD++ on normal, exponential and Laplace "
+                "inputs of norm 0.5 to 5", unseen.ratio("trained", "gd++"), two_sided(0.25),
+                printed("Fig. 6c centre right"), premises=TUNED),
+        _median("unseen-teacher-scale", "loss is within a quarter of that of tuned GD++ on normal, exponential and "
+                "Laplace inputs, for teachers scaled by 0.5 to 5", unseen_teachers.ratio("trained", "gd++"),
+                two_sided(0.25), printed("Fig. 6c right"), premises=TUNED),
     ),
 )  # fmt: skip
 
@@ -218,10 +210,9 @@ TEN = shared.contrast_figures(
               "%) of that of ten tied steps of GD++", looped.ratio("trained", "gd++"),
               {"quick": two_sided(0.5), "paper": two_sided(0.1), "thesis": two_sided(0.1)}, printed("Fig. 7"),
               premises=TIED, unlike=SHORT),
-        Claim("looped-worse", "every network of ten looped layers has a larger loss than every network of five "
-              "separate layers", Reading("loss of looped / of separate, all pairs of networks", _worse),
-              above(1.0, by="paper"), printed("Fig. 7"), premises=("separate-converged", "looped-converged"),
-              unlike=SHORT),
+        _median("looped-worse", "loss is smaller than that of each network of ten looped layers",
+                Reading("loss of each looped network / of each separate one", _worse), above(1.0, by="paper"),
+                printed("Fig. 7"), premises=("separate-converged", "looped-converged"), unlike=SHORT, former=HELD),
         Claim("looped-cosine", "each network of ten looped layers has a cosine above 0.99 with ten tied steps of GD++",
               looped["cosine", "trained", "gd++"], above(0.99), printed("Fig. 7 centre"), premises=TIED, unlike=SHORT),
         Claim("looped-interpolation", "halfway between ten looped layers and the construction the loss is at most 10 % "
@@ -242,16 +233,16 @@ SPREAD = Figure(
             Line(shares, quantiles["gd++"].at(0, "gd++") / 2, "gd++", "GD++", marks="o-"),
         ], "y"),
     ), claims=(
-        Claim("median-below-gd", "the median loss of five separate layers is less than a fifth (quick preset: a third) "
-              "of that of five gradient steps, each tuned", main.ratio("gd", "trained", "median"),
-              {"quick": above(3.0), "paper": above(5.0), "thesis": above(5.0)}, ours("how much below"),
-              premises=(*TRAINED, SUITED), former="printed, held"),
-        Claim("median-matches-own-gd++", "the median loss of each network of five layers is within 10 % of that of "
-              "GD++ with step sizes read from its weights", main.ratio("trained", "own", "median"), two_sided(0.1),
-              ours("means rest on the rare contexts where deep polynomials explode")),
-        Claim("near-close", "each network's median loss is within a quarter of that of GD++ that is tuned starting "
-              "from the network's own step sizes", main.ratio("trained", "near", "median"), two_sided(0.25),
-              ours("the reference in the network's own basin")),
+        _median("median-below-gd", "median loss over tasks is less than a fifth (quick preset: a third) of that of "
+                "five gradient steps, each tuned", main.ratio("gd", "trained", "median"),
+                {"quick": above(3.0), "paper": above(5.0), "thesis": above(5.0)}, ours("how much below"),
+                premises=(*TRAINED, SUITED), former="printed, of each network, held"),
+        _median("median-matches-own-gd++", "median loss over tasks is within 10 % of that of GD++ with step sizes read "
+                "from its weights", main.ratio("trained", "own", "median"), two_sided(0.1),
+                ours("means rest on the rare contexts where deep polynomials explode"), former=FAILED),
+        _median("near-close", "median loss over tasks is within a quarter of that of GD++ that is tuned starting from "
+                "the network's own step sizes", main.ratio("trained", "near", "median"), two_sided(0.25),
+                ours("the reference in the network's own basin"), former=FAILED),
     ),
 )  # fmt: skip
 
@@ -292,18 +283,19 @@ SEEDS = Figure(
             title="authors' settings",
         ),
     ), columns=2, claims=(
-        _used("left-out", "all-layers-used", "of five layers", "separate-converged"),
         Claim("few-lose-a-layer", "fewer than half of the networks of five layers have a layer without which the "
               "median loss does not double",
               _without_each("left-out").map(lambda ratios: study.nominal(ratios).min(axis=1) < 2, "share of networks"),
               below(0.5), ours("how many layers die"), quantifier="share",
               premises=("separate-converged", "layers-left-out")),
-        _used("warm-left-out", "warm-all-layers-used", "that starts from gradient descent", "warm-converged"),
-        Claim("warm-same-optimum", "networks from random weights that use all layers have a median loss within a "
-              "quarter of that of networks that start from gradient descent",
-              Reading("median loss from random weights, all layers in use / from gradient descent, all pairs",
+        Claim("warm-all-layers-used", "without any one of its layers, the median loss of each network that starts from "
+              "gradient descent more than doubles", _without_each("warm-left-out"), above(2.0),
+              ours("whether layers die in training"), premises=("warm-converged", "layers-left-out")),
+        Claim("warm-same-optimum", "among networks from random weights that use all layers, the median one has a "
+              "median loss within a quarter of that of each network that starts from gradient descent",
+              Reading("median loss from random weights, all layers in use / from gradient descent",
                       _alive_over_warm), two_sided(0.25), ours("dead layers as the only cost of a random start"),
-              premises=(*TRAINED, "warm-converged")),
+              quantifier="median", premises=(*TRAINED, "warm-converged"), former=HELD),
         Claim("warm-matches-own-gd++", "each network that starts from gradient descent has a cosine above 0.99 with "
               "GD++ with its own step sizes", warm["cosine", "warm", "own"], above(0.99),
               ours("the algorithm after a warm start"), premises=("warm-converged",)),
@@ -322,13 +314,16 @@ STUDY = study.Study(
     source=f"{regression.PAPER}: Figs. 3 right, 6c and 7",
     presets={
         "quick": Deep(
-            plan(450, 8e-3, batch=256, clip=0.001), init_scale=3.0, seeds=5, tasks=3_000, sweep_tasks=500,
+            plan(600, 8e-3, batch=256, clip=0.001), init_scale=3.0, seeds=8, tasks=3_000, sweep_tasks=500,
             tune_tasks=500, looped=SecondTraining(plan(120, 4e-3, batch=256, clip=0.001), init_scale=0.02),
             authors=SecondTraining(Training(100, 256, 5e-4, "constant", clip=10.0)),
             warm=SecondTraining(plan(100, 8e-3, batch=256, clip=0.001), init_scale=0.5),
             descents=plan(100, 0.02, batch=256),
         ),
-        "paper": Deep(plan(6000, 8e-3, batch=1024, clip=0.001), init_scale=3.0, sweep_tasks=5000, tune_tasks=5000),
+        "paper": Deep(
+            plan(12_000, 8e-3, batch=1024, clip=0.001, evaluate_every=120), init_scale=3.0, seeds=30, tasks=400_000,
+            sweep_tasks=5000, tune_tasks=5000,
+        ),
         "thesis": Deep(
             AUTHORS, seeds=8, looped=SecondTraining(authors_plan(5000, learning_rate=5e-4, clip=10.0)),
             authors=SecondTraining(AUTHORS), authors_seeds=8,
@@ -338,8 +333,8 @@ STUDY = study.Study(
     trainings=lambda settings: 3 + (settings.authors.training != settings.training),  # equal ones train once
     premises=TRAINED,
     claims=(
-        converged("separate", id="separate-converged", most=0.1, log=True, start=regression.ZERO,
-                  former="counted from the initial loss, held"),
+        converged("separate", id="separate-converged", most=0.1, log=True, start=regression.ZERO, each=False,
+                  former=HELD),
         converged("looped", id="looped-converged"),
         converged("warm", id="warm-converged", most=0.1, log=True),
         shared.no_better_descent(main, "gd++", "GD++ of five separate steps", id="separate-gd++-at-its-optimum",
@@ -364,7 +359,7 @@ STUDY = study.Study(
         "paper": (
             "Gradients are clipped at 0.001 in place of 10, the learning rate is 8e-3 and 4e-3 in place of 5e-4, it "
             "decays, and weights are averaged.",
-            "Five separate layers train for 6,000 steps of 1,024 tasks in place of 50,000 of 2,048, and start from a "
+            "Five separate layers train for 12,000 steps of 1,024 tasks in place of 50,000 of 2,048, and start from a "
             "variance of 3 in place of 0.002: from small weights, more layers die.",
             WARM,
             "Ten looped layers train on 1,024 tasks a step in place of 2,048, from a variance of 0.02.",
