@@ -544,6 +544,15 @@ def test_reports_show_claims_figures_and_escape_text(run):
     assert "http" not in html.replace("http://www.w3.org", "")
 
 
+def test_a_page_names_files_of_arrays_that_are_too_large_for_it(run):
+    run.results.save("few", Arrays({"v": np.zeros(3)}, v="seed"))
+    run.results.save("many", Arrays({"v": np.random.default_rng(0).normal(size=150_000)}, v="seed"))
+    html = write_report(run).read_text()
+    assert 'download="few.npz"' in html
+    assert 'download="many.npz"' not in html
+    assert "many (1.2 MB, in the run's folder results)" in html
+
+
 @settings(max_examples=25, deadline=None)
 @given(
     st.dictionaries(

@@ -45,6 +45,8 @@ dt { font-weight: 600; float: left; clear: left; margin-right: .5rem; } dd { mar
   figure, tr, dd { break-inside: avoid; } h2 { break-after: avoid; } .wide { overflow: visible; } }
 """
 # Names of each term, and its meaning. A text uses a term if it contains one of its names, singular or plural.
+# Bytes of the largest file of arrays that a page contains; it names larger ones.
+_LARGEST = 1 << 20
 _TERMS = """
 claim: a sentence that can be false, judged from the arrays of this run
 finding: a claim that is not a premise
@@ -345,7 +347,11 @@ def _made(run: Run) -> str:
 def _data(run: Run) -> str:
     links = []
     for name in run.results:
-        encoded, shown = base64.b64encode(run.results.content(name)).decode(), escape(name)
-        links.append(f'<a download="{shown}.npz" href="data:application/octet-stream;base64,{encoded}">{shown}</a>')
+        content, shown = run.results.content(name), escape(name)
+        if len(content) > _LARGEST:
+            links.append(f"{shown} ({len(content) / 1e6:.1f} MB, in the run's folder results)")
+        else:
+            encoded = base64.b64encode(content).decode()
+            links.append(f'<a download="{shown}.npz" href="data:application/octet-stream;base64,{encoded}">{shown}</a>')
     summary = "<summary>The arrays behind claims and figures (.npz)</summary>"
     return f'<details class="data">{summary}{", ".join(links)}</details>' if links else ""
