@@ -44,9 +44,9 @@ dt { font-weight: 600; float: left; clear: left; margin-right: .5rem; } dd { mar
 @media print { body { max-width: none; margin: 0; font-size: 11px; } .data { display: none; }
   figure, tr, dd { break-inside: avoid; } h2 { break-after: avoid; } .wide { overflow: visible; } }
 """
-# Names of each term, and its meaning. A text uses a term if it contains one of its names, singular or plural.
 # Bytes of the largest file of arrays that a page contains; it names larger ones.
-_LARGEST = 1 << 20
+_LARGEST = 1_000_000
+# Names of each term, and its meaning. A text uses a term if it contains one of its names, singular or plural.
 _TERMS = """
 claim: a sentence that can be false, judged from the arrays of this run
 finding: a claim that is not a premise

@@ -21,7 +21,7 @@ QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 @study.frozen
 class Deep(regression.Regression):
-    seeds: study.Count = 10  # Networks of five separate layers, one per seed.
+    seeds: study.Count = 30  # Networks of five separate layers, one per seed.
     looped: SecondTraining = SecondTraining(plan(5000, 4e-3, batch=1024, clip=0.001), init_scale=0.02)
     """Training of the networks of ten looped layers (five seeds)."""
     warm: SecondTraining = SecondTraining(plan(3000, 8e-3, batch=1024, clip=0.001), init_scale=0.5)
