@@ -16,7 +16,15 @@ from mesascope.records import registered
 from mesascope.streams import stream
 from mesascope.studies import estimating, new_run, run_study
 from mesascope.studies.sparse import continual_mnist, continual_online
-from mesascope.studies.sparse.few_shot import FewShot, accuracies, accuracy_by_task
+from mesascope.studies.sparse.few_shot import (
+    FewShot,
+    accuracies,
+    accuracy_by_task,
+    closed_vectors,
+    layers_of,
+    strengths,
+    watched,
+)
 from mesascope.studies.sparse.following import _watches
 from mesascope.tasks import Context, Episode, RotatedDigits
 
@@ -168,6 +176,53 @@ def test_too_few_images_for_five_shots_are_refused_before_anything_trains(tmp_pa
     with pytest.raises(ArgumentError, match="be at most"):
         run_study(study, run.settings, run)
     assert not run.times
+
+
+def learner_of(method, architecture="convnet4", seed=0):
+    settings = FewShot(ways=2, width=4, architecture=architecture, size=8)
+    return settings.learner(method).build(stream(seed, "init"))
+
+
+def test_a_layer_is_a_weight_or_the_three_convolutions_of_a_residual_block():
+    convnet, mlp, deep = (layers_of(learner_of("maml", kind).model) for kind in ("convnet4", "mlp", "resnet12"))
+    assert convnet == [[f"blocks.{place}.0.weight"] for place in range(4)] + [["head.weight"]]
+    assert mlp == [[f"layers.{place}.weight"] for place in range(3)]
+    assert deep[1] == [f"blocks.1.convolutions.{place}.weight" for place in range(3)]
+    assert len(deep) == 5
+
+
+def test_closed_shares_count_the_entries_that_a_method_may_adapt():
+    tasks = FewShot(dataset="digits", ways=2, size=8, queries=1).family().sample(1, stream(0, "watch"))
+    for architecture in ("convnet4", "resnet12"):
+        one = learner_of("sparse-maml", architecture)
+        with torch.no_grad():
+            for number in one.method.numbers.values():
+                number.fill_(1.0)
+            first = layers_of(one.model)[0][0]
+            one.method.numbers[first.replace(".", "/")].fill_(-1.0)
+        found, weights = watched(tasks)(one), dict(one.model.named_parameters())
+        entries = [sum(weights[name].numel() for name in names) for names in layers_of(one.model)]
+        every = sum(own.numel() for name, own in one.method.adapted(one.model).items())
+        assert found["closed"] == pytest.approx(weights[first].numel() / every)
+        assert found["closed 0"] == pytest.approx(weights[first].numel() / entries[0])
+        assert found["closed 1"] == found["closed bias"] == 0
+
+
+def test_closed_vectors_are_those_of_norms_or_the_biases_of_a_network_without_them():
+    convnet, mlp = learner_of("sparse-maml"), learner_of("sparse-maml", "mlp")
+    with torch.no_grad():
+        for one, closed in ((convnet, "blocks/2/1/bias"), (mlp, "layers/1/bias")):
+            for name, number in one.method.numbers.items():
+                number.fill_(-1.0 if name == closed else 1.0)
+    assert closed_vectors([convnet])["closed"].tolist() == [[[0, 0, 0, 0], [0, 0, 100, 0]]]
+    assert closed_vectors([mlp])["closed"].tolist() == [[[0, 100]]]
+
+
+def test_strengths_of_shrinkage_are_relative_to_their_start():
+    one = learner_of("shrinkage")
+    with torch.no_grad():
+        one.method.numbers["blocks/0/0"].add_(np.log(3))
+    np.testing.assert_allclose(strengths([one, one])["strength"], [[3, 1, 1, 1, 1]] * 2, rtol=1e-6)
 
 
 def test_streams_hold_other_classes_than_those_learned_before(monkeypatch):

@@ -179,8 +179,12 @@ class Shrinkage(_Learned):
     def _start(self, name: str, parameter: Tensor) -> None:
         self.numbers[_layer(name)] = nn.Parameter(torch.full((), math.log(self.pull)).to(parameter))
 
+    def strength(self, name: str) -> Tensor:
+        """Strength exp(m) of the layer to which a parameter belongs."""
+        return self.numbers[_layer(name)].exp()
+
     def regularised(self, gradients: Parameters, moved: Parameters) -> Parameters:
-        return {name: one + self.numbers[_layer(name)].exp() * moved[name] for name, one in gradients.items()}
+        return {name: one + self.strength(name) * moved[name] for name, one in gradients.items()}
 
 
 def _layer(name: str) -> str:

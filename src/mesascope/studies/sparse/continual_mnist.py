@@ -188,10 +188,10 @@ def _deeper(of: str, *trainings: str) -> Reading:
     return beside(rises, f"points of closed {of} of a layer above the one before")
 
 
-def _rise(shares: np.ndarray) -> np.ndarray:
-    """Points by which more of each layer's weights are closed after each quarter of the tasks, by seed."""
+def _quarters(shares: np.ndarray) -> np.ndarray:
+    """Points by which more of each parameter is closed after each quarter of the tasks, by seed."""
     ends = np.linspace(0, shares.shape[1] - 1, 5).round().astype(int)
-    return np.diff(100 * shares[:, ends, ::2], axis=1).reshape(len(shares), -1)
+    return np.diff(100 * shares[:, ends], axis=1)
 
 
 def _late(shares: np.ndarray) -> np.ndarray:
@@ -331,8 +331,15 @@ STUDY = Study(
                   _closed(ROTATIONS[0]) - _closed(ROTATIONS[1]), above(0.0), study.printed("section 4.4.1")),
             Claim("closes-with-tasks", "on rotations, the share of closed weights of each layer grows in each quarter "
                   "of the tasks, with rates and with masks",
-                  beside([stage(one)["closed"].map(_rise, one) for one in ROTATIONS],
+                  beside([stage(one)["closed"].map(
+                      lambda shares: _quarters(shares)[..., ::2].reshape(len(shares), -1), one) for one in ROTATIONS],
                          "points of a layer's weights closed in a quarter of the tasks"), above(0.0), LEFT),
+            Claim("biases-close-with-tasks", "on rotations, in the mean over layers, the share of closed biases grows "
+                  "in each quarter of the tasks, with rates and with masks",
+                  beside([stage(one)["closed"].map(lambda shares: _quarters(shares)[..., 1::2].mean(2), one)
+                          for one in ROTATIONS],
+                         "points of a layer's biases closed in a quarter of the tasks, mean over layers"),
+                  above(0.0), LEFT),
             Claim("closes-towards-output", "on rotations, the share of closed weights grows from layer to layer",
                   _deeper("weights", *ROTATIONS), above(0.0), LEFT),
             Claim("biases-close-towards-output", "on rotations, the share of closed biases grows from layer to layer",

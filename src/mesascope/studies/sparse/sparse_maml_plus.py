@@ -109,9 +109,11 @@ STUDY = Study(
                   "sparse-MAML, which does not",
                   few_shot.points_above("sparse-maml-plus", "sparse-maml", names=COMPARED), above(0.0),
                   printed(SECTION)),
-            Claim("as-sparse", "sparse-MAML and rectified rates close shares of entries that differ by at most five "
-                  "points", closed["sparse-maml"] - closed["sparse-relu-maml"], two_sided(5.0, around=0.0),
-                  printed(SECTION), reported=study.Reported((1.51, 1.45), "printed, 1-shot and 5-shot miniImageNet")),
+            Claim("as-sparse", "sparse-MAML and rectified rates close shares of entries that differ by at most three "
+                  "points, twice what the thesis prints",
+                  closed["sparse-maml"] - closed["sparse-relu-maml"], two_sided(3.0, around=0.0),
+                  printed(SECTION), former="five points, failed",
+                  reported=study.Reported((1.51, 1.45), "printed, 1-shot and 5-shot miniImageNet")),
             Claim("all-close", "each of the three methods closes more than half of all entries",
                   beside([closed[name] for name in COMPARED], "percent of entries closed by each"), above(50.0),
                   printed("Table 4.3"),
@@ -119,7 +121,7 @@ STUDY = Study(
                                           "miniImageNet")),
         )),
     ),
-    unlike=dict.fromkeys(few_shot.UNLIKE, "miniImageNet, and SGD with momentum for sparse-MAML+"),
+    unlike={preset: f"{lacks}, and SGD for sparse-MAML+" for preset, lacks in few_shot.UNLIKE.items()},
     deviations={
         "paper": (
             "Omniglot in place of miniImageNet, with fewer filters and outer steps, as in sparse-maml.",
