@@ -19,14 +19,13 @@ from mesascope import lenses
 from mesascope.cli import main
 from mesascope.errors import ArgumentError
 from mesascope.explore import run_text
-from mesascope.explore.files import asset
 from mesascope.explore.first import First
 from mesascope.explore.inside import Inside
 from mesascope.explore.one_task import OneTask
 from mesascope.explore.page import complete, controls_of, subjects
 from mesascope.explore.parting import BREAKS, Parting, _measured
 from mesascope.explore.payload import FIRST_TASKS, payload
-from mesascope.explore.plots import ROLES
+from mesascope.explore.plots import ROLES, asset
 from mesascope.explore.ranges import MOST_PAIRS
 from mesascope.explore.reading import attention
 from mesascope.explore.run_list import RunList

@@ -16,16 +16,9 @@ from mesascope.records import registered
 from mesascope.streams import stream
 from mesascope.studies import estimating, new_run, run_study
 from mesascope.studies.sparse import continual_mnist, continual_online
-from mesascope.studies.sparse.few_shot import (
-    FewShot,
-    accuracies,
-    accuracy_by_task,
-    closed_vectors,
-    layers_of,
-    strengths,
-    watched,
-)
+from mesascope.studies.sparse.few_shot import FewShot, accuracies, accuracy_by_task, layers_of, watched
 from mesascope.studies.sparse.following import _watches
+from mesascope.studies.sparse.sparse_maml import closed_vectors, strengths
 from mesascope.tasks import Context, Episode, RotatedDigits
 
 pytestmark = pytest.mark.usefixtures("unchecked_module")

@@ -13,7 +13,7 @@ from bokeh.models import CustomJS
 
 from mesascope.explore.controls import SLIDERS, Controls
 from mesascope.explore.drawing import Drawing
-from mesascope.explore.files import asset
+from mesascope.explore.plots import asset
 from mesascope.explore.ranges import TASKS
 
 # Anchor, title, text, controls, figures and layout of each panel below the first.

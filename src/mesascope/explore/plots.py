@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from html import escape
+from pathlib import Path
 from typing import Any
 
 from bokeh.layouts import column
@@ -11,7 +13,6 @@ from bokeh.models import Button, Column, ColumnDataSource, Div, Legend, LegendIt
 from bokeh.plotting import figure
 
 from mesascope.errors import MesascopeError, raised
-from mesascope.explore.files import asset
 from mesascope.reports.panels import COLOURS
 
 # Colour and dash of each role; `MARKS` differ, so that colour is never the only difference.
@@ -25,6 +26,12 @@ _ANSWERS = "a learner must answer the tasks of the page"
 # Standard errors on each side of an interval of 99 %.
 WIDTH = 2.58
 SIGNS = {True: COLOURS["trained"], False: COLOURS["gd"]}
+
+
+@functools.cache
+def asset(name: str) -> str:
+    """Text of a style sheet, script or template of the page."""
+    return (Path(__file__).parent / "assets" / name).read_text(encoding="utf-8")
 
 
 def plot(title: str, x: str, y: str, height: int = 360, tools: str = "", **options: Any) -> Any:

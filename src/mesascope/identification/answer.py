@@ -18,7 +18,7 @@ from mesascope.identification.behaviour import Behaviour, described
 from mesascope.identification.conditions import CONDITIONS, OWN
 from mesascope.identification.likeness import Apart, Likeness
 from mesascope.identification.mixture import Mixture
-from mesascope.identification.verdict import EXACT, FARTHEST, OWN_TASKS, RUNS, Row, Share, Standing, standing
+from mesascope.identification.verdict import EXACT, FARTHEST, OWN_TASKS, RUNS, Row, Share, Standing, averaged, standing
 from mesascope.measurement import Measurement
 from mesascope.runs import Run
 from mesascope.text import percent_text
@@ -247,12 +247,8 @@ class Identification(Answer):
     def _as_near(self, one: str, first: str) -> bool:
         """True if a named candidate is as near as the first, up to three standard errors."""
         own = self.standing.kind == OWN_TASKS
-        parts = [self._row(name).judged(own).values() for name in (one, first)]
-        (value, error), (least, other) = (
-            [sum(getattr(each.mean, field) for each in part) / len(part) for field in ("value", "stderr")]
-            for part in parts
-        )
-        return value - least <= EXACT + 3 * math.hypot(error, other)
+        near, least = (averaged([each.mean for each in self._row(name).judged(own).values()]) for name in (one, first))
+        return near.value - least.value <= EXACT + 3 * math.hypot(near.stderr, least.stderr)
 
     def _row(self, candidate: str) -> Row:
         for row in self.rows:

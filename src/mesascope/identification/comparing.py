@@ -25,6 +25,7 @@ from mesascope.identification.verdict import (
     Difference,
     Row,
     Share,
+    averaged,
     difference,
     standing,
 )
@@ -187,12 +188,9 @@ def _on_fitted(candidate: Candidate, fitted: Fit, tasks: Episode, seen: Seen, le
     return _less_noise(candidate, fitted, Answered(tasks, answered, own, noise), seen.resolution, levels)
 
 
-def _tested(
-    candidate: Candidate, fitted: Fit, seen: Seen, name: str, levels: Levels, most: int | None = None
-) -> Measured:
+def _tested(candidate: Candidate, fitted: Fit, seen: Seen, name: str, levels: Levels, most: int) -> Measured:
     """Difference under one condition, on at most ``most`` held-out tasks."""
-    answered = seen.tested(name, most or _most(candidate, len(seen.size[name])))
-    return _less_noise(candidate, fitted, answered, seen.resolution, levels)
+    return _less_noise(candidate, fitted, seen.tested(name, most), seen.resolution, levels)
 
 
 def _less_noise(candidate: Candidate, fitted: Fit, asked: Answered, resolution: float, levels: Levels) -> Measured:
@@ -326,15 +324,10 @@ def _as_near(one: Compared, nearest: Compared, own: bool) -> bool:
 
 
 def paired(one: Mapping[str, Measured], other: Mapping[str, Measured]) -> Measurement | None:
-    """Paired difference, averaged over conditions; None if ``other`` is empty or has a condition that ``one`` lacks.
-
-    Conditions distort the same tasks, so errors are correlated: the standard error is the average over conditions.
-    """
+    """Paired difference, averaged over conditions; None if ``other`` is empty or has a condition that ``one`` lacks."""
     if not other or other.keys() - one.keys():
         return None
-    parts = [_paired(one[name].values, found.values) for name, found in other.items()]
-    mean, error = (sum(getattr(part, field) for part in parts) / len(parts) for field in ("value", "stderr"))
-    return Measurement(mean, error, min(part.n for part in parts))
+    return averaged([_paired(one[name].values, found.values) for name, found in other.items()])
 
 
 def shares(found: Sequence[Compared]) -> tuple[Share, ...]:

@@ -19,7 +19,7 @@ from mesascope.identification.comparing import Levels
 from mesascope.identification.conditions import OWN, battery
 from mesascope.identification.naming import affordable, identified
 from mesascope.identification.seen import placed
-from mesascope.identification.verdict import Share
+from mesascope.identification.verdict import Share, quantile
 from mesascope.lenses.needs import HasTrajectory, predict_in_eval
 from mesascope.measurement import Measurement
 from mesascope.modes import guarded
@@ -79,8 +79,6 @@ class Course(Answer):
         At such a step, the paired difference between the old and the new family has a lower confidence bound above 0.
         All bounds hold together with probability 1 - ``level``.
         """
-        from scipy import stats
-
         found: list[Transition] = []
         last, family = self.steps[0], self.answers[0].shares[0].family
         for step, answer in zip(self.steps, self.answers, strict=True):
@@ -90,7 +88,7 @@ class Course(Answer):
                 continue
             behind = next((one.behind for one in answer.shares if one.family == family), None)
             level = answer.level / len(self.steps)
-            if behind and behind.value > float(stats.t.isf(level, behind.n - 1)) * behind.stderr:
+            if behind and behind.value > quantile(level, behind.n - 1) * behind.stderr:
                 found.append(Transition(last, step, family, nearest, behind))
                 last, family = step, nearest
         return tuple(found)

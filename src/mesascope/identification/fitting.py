@@ -68,9 +68,6 @@ def fits(
         The best fit for each choice of integer parameters, sorted by Akaike's criterion, the best first. There are at
         most four, none with a loss above four times the lowest.
     """
-    most = candidate.most_tasks
-    tasks = {name: tasks[name].part(0, most or len(one)) for name, one in seen.items()}
-    seen = {name: one[:most] for name, one in seen.items()}
     whole = {name: one for name, one in candidate.free.items() if one.scale == "integer"}
     real = {name: one for name, one in candidate.free.items() if name not in whole}
     if len(near) == 1 and not anew and not real:  # nothing to fit

@@ -181,10 +181,10 @@ def difference(
     mean = Measurement.of(raw - noise)
     low, high = mean.value, math.inf
     if math.isfinite(mean.stderr):
-        low -= _quantile(level / 2, mean.n - 1) * mean.stderr
+        low -= quantile(level / 2, mean.n - 1) * mean.stderr
         rate = naming or level
         largest = max(float((raw.sort().values - noise.sort().values).max()), 0.0)
-        reach = _quantile(rate, mean.n - 1) * mean.stderr + largest * (1 - rate ** (1 / mean.n))
+        reach = quantile(rate, mean.n - 1) * mean.stderr + largest * (1 - rate ** (1 / mean.n))
         high = abs(mean.value) + reach
     if by_bets:
         twice = 2 * float(noise.mean())
@@ -192,8 +192,14 @@ def difference(
     return Difference(mean, low, high)
 
 
+def averaged(parts: Sequence[Measurement]) -> Measurement:
+    """Mean over conditions. They distort the same tasks, so errors are correlated: the error is the average too."""
+    value, error = (sum(getattr(part, field) for part in parts) / len(parts) for field in ("value", "stderr"))
+    return Measurement(value, error, min(part.n for part in parts))
+
+
 @functools.lru_cache(maxsize=1024)
-def _quantile(tail: float, freedom: int) -> float:
+def quantile(tail: float, freedom: int) -> float:
     """Quantile of Student's t with probability ``tail`` above it."""
     from scipy import stats
 
@@ -219,9 +225,7 @@ def _betting_bound(draws: np.ndarray, level: float, least: float = 0.0) -> float
     needed = math.log(len(_STAKES) / level)
 
     def won(log_bound: float) -> float:
-        gains = np.log(staked * math.exp(-log_bound) + kept).sum(1).tolist()
-        most = max(gains)
-        return most + math.log(sum(math.exp(gain - most) for gain in gains)) - needed
+        return float(np.logaddexp.reduce(np.log(staked * math.exp(-log_bound) + kept).sum(1))) - needed
 
     high = math.log(draws.mean())
     low = max(high - 60, math.log(least)) if least > 0 else high - 60

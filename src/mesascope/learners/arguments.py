@@ -142,3 +142,8 @@ def moments(context: Context, xq: Tensor) -> tuple[Float[Tensor, "*batch dx dx"]
 def size_at(sizes: Tensor, step: int) -> Tensor:
     """Size of one step, given one number for all steps or one per step."""
     return sizes if sizes.ndim == 0 else sizes[step]
+
+
+def mean_of_rows(rows: Float[Tensor, "*batch n d"]) -> Float[Tensor, "*batch 1 d"]:
+    """Mean of the rows; 0 if there are none."""
+    return rows.sum(-2, keepdim=True) / max(rows.shape[-2], 1)

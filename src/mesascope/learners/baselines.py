@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import nn
 
 from mesascope.errors import require_number
-from mesascope.learners.arguments import Algorithm, Range
+from mesascope.learners.arguments import Algorithm, Range, mean_of_rows
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Context, check_inputs
@@ -37,8 +37,7 @@ class LastLabel(nn.Module):
     """Predict the target of the context's last pair for every query (0 for an empty context)."""
 
     def forward(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "*batch m dy"]:
-        check_inputs(context, xq)
-        return context.y[..., -1:, :].sum(-2, keepdim=True) + Zero()(context, xq)
+        return Zero()(context, xq) + context.y[..., -1:, :].sum(-2, keepdim=True)
 
 
 @register("learner", "mean", free={})
@@ -46,9 +45,7 @@ class Mean(nn.Module):
     """Predict the mean of the context's targets for every query (0 for an empty context)."""
 
     def forward(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "*batch m dy"]:
-        check_inputs(context, xq)
-        mean = context.y.sum(-2, keepdim=True) / max(context.y.shape[-2], 1)
-        return mean + Zero()(context, xq)
+        return Zero()(context, xq) + mean_of_rows(context.y)
 
 
 @register("learner", "averaging", free={})

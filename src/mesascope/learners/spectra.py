@@ -7,12 +7,13 @@ adds a term that depends on them, too.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from typing import NamedTuple, TypeGuard
 
 import torch
 
-from mesascope.errors import refuse, require_choice, require_count, require_instance
+from mesascope.errors import MesascopeError, refuse, require_choice, require_count, require_instance
 from mesascope.learners.descent import GradientDescentPlusPlus, filters
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import LinearRegression
@@ -90,12 +91,9 @@ def spectral_mse(
 
 def has_spectral_loss(family: object) -> TypeGuard[LinearRegression]:
     """True if `spectral_mse` is valid for the tasks of ``family``."""
-    return (
-        isinstance(family, LinearRegression)
-        and family.x in _MOMENTS
-        and family.covariance is None
-        and family.pool is None
-    )
+    with contextlib.suppress(MesascopeError):
+        return bool(_centred_moments(family))  # type: ignore[arg-type]
+    return False
 
 
 def _centred_moments(family: LinearRegression) -> tuple[float, float]:

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from mesascope.errors import refuse, require_callable, require_count, require_instance
-from mesascope.learners.arguments import Algorithm
+from mesascope.learners.arguments import Algorithm, mean_of_rows
 from mesascope.learners.descent import GradientDescentPlusPlus
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor
@@ -43,7 +43,7 @@ class Centred(_Around):
 
     def _centred(self, context: Context, xq: Tensor) -> Context:
         check_inputs(context, xq)
-        return Context(context.x - _mean(context.x), context.y)
+        return Context(context.x - mean_of_rows(context.x), context.y)
 
 
 @register("learner", "with-intercept", free={})
@@ -56,7 +56,7 @@ class WithIntercept(_Around):
 
     def forward(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "*batch m dy"]:
         check_inputs(context, xq)
-        x, y = map(_mean, context)
+        x, y = map(mean_of_rows, context)
         return self.learner(Context(context.x - x, context.y - y), xq - x) + y
 
 
@@ -69,8 +69,8 @@ class Standardised(_Around):
 
     def forward(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "*batch m dy"]:
         check_inputs(context, xq)
-        x, mean = context.x, _mean(context.x)
-        size = _mean((x - mean).square()).sqrt()
+        x, mean = context.x, mean_of_rows(context.x)
+        size = mean_of_rows((x - mean).square()).sqrt()
         size = torch.where(size > 10 * torch.finfo(x.dtype).eps * (size + mean.abs()), size, 1.0)
         return self.learner(Context((x - mean) / size, context.y), (xq - mean) / size)
 
@@ -160,8 +160,3 @@ def squares(x: Float[Tensor, "*batch rows d"]) -> Float[Tensor, "*batch rows f"]
     """Features 1, x_i and x_i x_j, as in scikit-learn's ``PolynomialFeatures(2)``."""
     row, column = torch.triu_indices(x.shape[-1], x.shape[-1], device=x.device)
     return torch.cat([torch.ones_like(x[..., :1]), x, x[..., row] * x[..., column]], -1)
-
-
-def _mean(rows: Float[Tensor, "*batch n d"]) -> Float[Tensor, "*batch 1 d"]:
-    """Mean of the rows; 0 if there are none."""
-    return rows.sum(-2, keepdim=True) / max(rows.shape[-2], 1)

@@ -97,16 +97,22 @@ class MAML(nn.Module):
         self._classes = False  # True once targets were seen to be classes
 
     def start(self, model: nn.Module, generator: torch.Generator) -> None:
-        """Draw the initial numbers m of the `Modulation` for the parameters of a model.
+        """Set the initial values of the learned numbers for the parameters of a model.
 
         Raises:
             ArgumentError: the method already belongs to a model.
         """
-        self._begin(model)
-        if self.modulation is None:
-            return
-        for name, one in self.adapted(model).items():
-            self.numbers[key_of(name)] = nn.Parameter(self.modulation.start(one.detach(), self.inner_lr, generator))
+        if self.names is not None:
+            refuse("method", "be new", f"in use with {len(self.names)} parameters", "make one per model")
+        parameters = self.adapted(model)
+        self.names, self.shapes = tuple(parameters), {name: one.shape for name, one in parameters.items()}
+        for name, one in parameters.items():
+            self._start(name, one.detach(), generator)
+
+    def _start(self, name: str, parameter: Tensor, generator: torch.Generator) -> None:
+        """Set the initial learned numbers of one parameter."""
+        if self.modulation is not None:
+            self.numbers[key_of(name)] = nn.Parameter(self.modulation.start(parameter, self.inner_lr, generator))
 
     def adapted(self, model: nn.Module) -> Parameters:
         """Parameters that inner steps change, chosen from those that require gradients, or from all if none does.
@@ -302,12 +308,6 @@ class MAML(nn.Module):
     def regularised(self, gradients: Parameters, moved: Parameters) -> Parameters:
         """Add the gradients of the method's regularisation term, if it has one: linear in ``moved``, phi - theta."""
         return gradients
-
-    def _begin(self, model: nn.Module) -> None:
-        if self.names is not None:
-            refuse("method", "be new", f"in use with {len(self.names)} parameters", "make one per model")
-        self.shapes = {name: one.shape for name, one in self.adapted(model).items()}
-        self.names = tuple(self.shapes)
 
 
 def are_classes(y: Float[Tensor, "*batch n classes"]) -> Tensor:

@@ -9,31 +9,23 @@ import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
 from mesascope.shapes import Tensor
 
 
-class _StraightThrough(torch.autograd.Function):
-    """A function whose derivative is replaced by 1."""
-
-    @staticmethod
-    def forward(ctx: Any, numbers: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
-        return function(numbers)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        return gradient, None
+def _straight_through(numbers: Tensor, value: Tensor) -> Tensor:
+    """``value``, with derivative 1 by ``numbers``."""
+    return value.detach() + (numbers - numbers.detach())
 
 
 def _mask(numbers: Tensor) -> Tensor:
-    return _StraightThrough.apply(numbers, lambda own: (own >= 0).to(own))
+    return _straight_through(numbers, (numbers >= 0).to(numbers))
 
 
 def _rectified(numbers: Tensor) -> Tensor:
-    return _StraightThrough.apply(numbers, lambda own: own.clamp(min=0))
+    return _straight_through(numbers, numbers.clamp(min=0))
 
 
 @dataclass(frozen=True)

@@ -18,16 +18,7 @@ from mesascope.training.randomness import drawing_from
 
 
 class _Learned(MAML):
-    """MAML whose learned numbers are not one factor per entry."""
-
-    def start(self, model: nn.Module, generator: torch.Generator) -> None:
-        """Set the initial values of the learned numbers for the parameters of a model, without random draws."""
-        self._begin(model)
-        for name, one in self.adapted(model).items():
-            self._start(name, one.detach())
-
-    def _start(self, name: str, parameter: Tensor) -> None:
-        raise NotImplementedError
+    """MAML whose learned numbers are not one factor per entry, and start without random draws."""
 
     def factors(self, model: nn.Module) -> dict[str, Tensor | float]:
         if self.names is None:
@@ -44,7 +35,7 @@ class MetaCurvature(_Learned):
     Source: Park and Oliva, Meta-Curvature (2019).
     """
 
-    def _start(self, name: str, parameter: Tensor) -> None:
+    def _start(self, name: str, parameter: Tensor, generator: torch.Generator) -> None:
         sides = (*parameter.shape[:2], *([parameter[0, 0].numel()] if parameter.ndim > 2 else []))
         for axis, size in enumerate(sides):
             self.numbers[key_of(f"{name}.{axis}")] = nn.Parameter(torch.eye(size).to(parameter))
@@ -94,15 +85,13 @@ class SparseMAMLPlus(Drawn):
         self.mu, self.sigma = nn.Parameter(torch.zeros(latent)), nn.Parameter(torch.ones(latent))
         self.maps = nn.ParameterDict()
 
-    def start(self, model: nn.Module, generator: torch.Generator) -> None:
-        """Draw A and c for the parameters of a model, both as torch initialises linear layers."""
-        self._begin(model)
-        for name, parameter in self.adapted(model).items():
-            key, bound = key_of(name), len(self.mu) ** -0.5
-            for part, shape in ((self.maps, (*parameter.shape, len(self.mu))), (self.numbers, parameter.shape)):
-                draw = torch.rand(shape, generator=generator, device=generator.device)
-                part[key] = nn.Parameter(((2 * draw - 1) * bound).to(parameter))
-            self.mu.data, self.sigma.data = self.mu.to(parameter), self.sigma.to(parameter)
+    def _start(self, name: str, parameter: Tensor, generator: torch.Generator) -> None:
+        """Draw A and c of a parameter, both as torch initialises linear layers."""
+        key, bound = key_of(name), len(self.mu) ** -0.5
+        for part, shape in ((self.maps, (*parameter.shape, len(self.mu))), (self.numbers, parameter.shape)):
+            draw = torch.rand(shape, generator=generator, device=generator.device)
+            part[key] = nn.Parameter(((2 * draw - 1) * bound).to(parameter))
+        self.mu.data, self.sigma.data = self.mu.to(parameter), self.sigma.to(parameter)
 
     def underlying(self, parameters: Parameters) -> Parameters:
         """Numbers m from one draw of eps."""
@@ -121,7 +110,7 @@ class MTNet(_Learned, Drawn):
     Source: Lee and Choi, Gradient-Based Meta-Learning with Learned Layerwise Metric and Subspace (2018).
     """
 
-    def _start(self, name: str, parameter: Tensor) -> None:
+    def _start(self, name: str, parameter: Tensor, generator: torch.Generator) -> None:
         if parameter.ndim > 1:
             rows = torch.zeros(len(parameter)).to(parameter)
             self.numbers[f"{key_of(name)}|metric"] = nn.Parameter(torch.diag(rows + 1))
@@ -176,7 +165,7 @@ class Shrinkage(_Learned):
         super().__init__(inner_lr, steps, **options)
         self.pull = require_number("pull", pull, above=0)
 
-    def _start(self, name: str, parameter: Tensor) -> None:
+    def _start(self, name: str, parameter: Tensor, generator: torch.Generator) -> None:
         self.numbers[_layer(name)] = nn.Parameter(torch.full((), math.log(self.pull)).to(parameter))
 
     def strength(self, name: str) -> Tensor:

@@ -1,3 +1,4 @@
+from .costs import keep_freed_memory as keep_freed_memory
 from .ensemble import Ensemble as Ensemble, Module as Module
 from .ensemble_state import EnsembleState as EnsembleState
 from .family import half_mse as half_mse, pair_half_mse as pair_half_mse, train as train
@@ -10,7 +11,6 @@ from .loop import (
     fit as fit,
     result_tensors as result_tensors,
 )
-from .memory import keep_freed_memory as keep_freed_memory
 from .module_state import ModuleState as ModuleState
 from .plan import (
     SCHEDULES as SCHEDULES,

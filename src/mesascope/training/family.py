@@ -9,12 +9,13 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._pytree import tree_leaves, tree_map
 
 from mesascope.errors import ArgumentTypeError, refuse, require_instance, shown
 from mesascope.modes import guarded
 from mesascope.shapes import Float, Tensor
 from mesascope.streams import stream
-from mesascope.tasks import Context, Episode, Family, Seeded, SequenceFamily, calling, check_sequence
+from mesascope.tasks import Episode, Family, Seeded, SequenceFamily, calling, check_sequence
 from mesascope.training.ensemble import Ensemble, History, Module
 from mesascope.training.ensemble_state import EnsembleState
 from mesascope.training.loop import Checkpoints, Observer, fit
@@ -177,17 +178,9 @@ def _made(make: Callable[[torch.Generator], Module], seed: int) -> Module:
     return module
 
 
-def _parts_of(draw: Episode | Tensor) -> tuple[Tensor, ...]:
-    return (*draw.context, draw.xq, draw.yq) if isinstance(draw, Episode) else (draw,)
-
-
 def stacked(draws: Sequence[Episode | Tensor]) -> Episode | Tensor:
     """Stack episodes or sequences of equal shape along a new first axis."""
-    episodes = [draw for draw in draws if isinstance(draw, Episode)]
-    shapes = {tuple(part.shape for part in _parts_of(one)) for one in draws}
+    shapes = {tuple(part.shape for part in tree_leaves(one)) for one in draws}
     if len(shapes) > 1:
         refuse("tasks", "have one shape for all seeds of a step", sorted(shapes), "train one seed at a time")
-    if not episodes:
-        return torch.stack([draw for draw in draws if isinstance(draw, Tensor)])
-    x, y, xq, yq = (torch.stack(parts) for parts in zip(*map(_parts_of, episodes), strict=True))
-    return Episode(Context(x, y), xq, yq)
+    return tree_map(lambda *parts: torch.stack(parts), *draws)

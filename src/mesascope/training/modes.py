@@ -36,17 +36,16 @@ class Modes:
 
 
 @contextmanager
-def evaluating(*learners: Any) -> Iterator[None]:
-    """Put modules into eval() mode (dropout off, running averages used), and restore their modes at the end.
+def evaluating(learner: Any) -> Iterator[None]:
+    """Put a module into eval() mode (dropout off, running averages used), and restore its modes at the end.
 
     The module of a wrapper that is none itself, such as that of `mesascope.adapters.record`, is its attribute
     ``learner``.
     """
-    inner = [one if isinstance(one, nn.Module) else getattr(one, "learner", one) for one in learners]
-    modules = [learner for learner in inner if isinstance(learner, nn.Module)]
-    before = [(part, part.training) for module in modules for part in module.modules()]
+    module = learner if isinstance(learner, nn.Module) else getattr(learner, "learner", None)
+    before = [(part, part.training) for part in module.modules()] if isinstance(module, nn.Module) else []
     try:
-        for module in modules:
+        if isinstance(module, nn.Module):
             module.eval()
         yield
     finally:

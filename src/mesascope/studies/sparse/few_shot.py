@@ -164,6 +164,7 @@ def watched(drawn: tasks.Episode) -> Callable[[Any], dict[str, float]]:
     ``closed 0`` is the closed share of the first layer's weights, and so on, ``closed bias`` that of the last bias, and
     ``closed`` that of all entries that the method may adapt. See `layers_of` for layers.
     """
+    import torch
 
     def look(learner: Any) -> dict[str, float]:
         accuracy = {"accuracy": float(accuracy_by_task(learner, drawn).mean())}
@@ -176,7 +177,8 @@ def watched(drawn: tasks.Episode) -> Callable[[Any], dict[str, float]]:
 
         found = {f"closed {place}": mean(shares, names) for place, names in enumerate(layers_of(learner.model))}
         if isinstance(learner.method, meta.ExpMAML):
-            rates = {name: float(one.detach().mean()) for name, one in learner.method.factors(learner.model).items()}
+            factors = learner.method.factors(learner.model)
+            rates = {name: float(torch.as_tensor(factors[name]).detach().mean()) for name in adapted}
             found |= {f"rate {place}": mean(rates, names) for place, names in enumerate(layers_of(learner.model))}
         return {**accuracy, **found, "closed bias": shares[[*adapted][-1]], "closed": mean(shares, adapted)}
 
@@ -190,31 +192,6 @@ def layers_of(model: Any) -> list[list[str]]:
         if one.ndim > 1 and "beside" not in name:
             layers.setdefault(tuple(name.split(".")[:2]), []).append(name)
     return list(layers.values())
-
-
-def closed_vectors(learners: Sequence[Any]) -> Arrays:
-    """Percent closed of each layer's vectors, by kind: BatchNorm's scales and shifts, or biases if there is no norm.
-
-    Biases before BatchNorm have no gradient, so their masks learn nothing. The output layer is left out.
-    """
-    from torch.nn.modules.batchnorm import _BatchNorm
-
-    found = []
-    for one in learners:
-        vectors = [name for name, own in one.model.named_parameters() if own.ndim == 1][:-1]
-        norms = [name for name in vectors if isinstance(one.model.get_submodule(name.rpartition(".")[0]), _BatchNorm)]
-        kinds: dict[str, list[float]] = {}
-        for name in norms or vectors:
-            kinds.setdefault(name.rpartition(".")[2], []).append(100 * one.sparsity_by_parameter()[name])
-        found.append([*kinds.values()])
-    return Arrays({"closed": np.array(found)}, closed="seed kind layer")
-
-
-def strengths(learners: Sequence[Any]) -> Arrays:
-    """Strength of each layer's shrinkage, relative to that before meta-learning."""
-    found = [[float(one.method.strength(names[0]).detach()) / one.method.pull for names in layers_of(one.model)]
-             for one in learners]  # fmt: skip
-    return Arrays({"strength": np.array(found)}, strength="seed layer")
 
 
 def accuracy_by_task(learner: Any, drawn: tasks.Episode) -> np.ndarray:

@@ -6,6 +6,7 @@ the entries that inner steps may change, and start half closed, or with more or 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal, get_args
 
@@ -57,12 +58,37 @@ def measure(lab: study.Lab, settings: Sparse) -> None:
     fresh = few_shot.own_tasks(lab, settings.family("test"), settings.tasks)
     lab.stage("accuracy", few_shot.accuracies, groups, fresh)
     if settings.architecture != "resnet12":  # whose inner steps change weights and the output's bias alone
-        lab.stage("vectors", few_shot.closed_vectors, groups["sparse-maml"])
+        lab.stage("vectors", closed_vectors, groups["sparse-maml"])
     if "shrinkage" in groups:
-        lab.stage("strengths", few_shot.strengths, groups["shrinkage"])
+        lab.stage("strengths", strengths, groups["shrinkage"])
     first = groups[settings.methods[0]]
     lab.stage("weights", kept_weights, first[0])
     lab.stage("controls", few_shot.controls, settings, first, fresh)
+
+
+def closed_vectors(learners: Sequence[Any]) -> study.Arrays:
+    """Percent closed of each layer's vectors, by kind: BatchNorm's scales and shifts, or biases if there is no norm.
+
+    Biases before BatchNorm have no gradient, so their masks learn nothing. The output layer is left out.
+    """
+    from torch.nn.modules.batchnorm import _BatchNorm
+
+    found = []
+    for one in learners:
+        vectors = [name for name, own in one.model.named_parameters() if own.ndim == 1][:-1]
+        norms = [name for name in vectors if isinstance(one.model.get_submodule(name.rpartition(".")[0]), _BatchNorm)]
+        kinds: dict[str, list[float]] = {}
+        for name in norms or vectors:
+            kinds.setdefault(name.rpartition(".")[2], []).append(100 * one.sparsity_by_parameter()[name])
+        found.append([*kinds.values()])
+    return study.Arrays({"closed": np.array(found)}, closed="seed kind layer")
+
+
+def strengths(learners: Sequence[Any]) -> study.Arrays:
+    """Strength of each layer's shrinkage, relative to that before meta-learning."""
+    found = [[float(one.method.strength(names[0]).detach()) for names in few_shot.layers_of(one.model)]
+             for one in learners]  # fmt: skip
+    return study.Arrays({"strength": np.array(found) / learners[0].method.pull}, strength="seed layer")
 
 
 def _layers_of(curves: Any) -> int:
