@@ -248,7 +248,7 @@ def _training(place: str, training: str, seed: str) -> tuple[Any, str, int]:
     from mesascope.runs import open_run
 
     run = open_run(place)
-    known = list(dict.fromkeys(run.metrics()["training"])) if run.metrics() else []
+    known = run.trainings
     if not training:
         if len(known) != 1:
             names = ", ".join(known) or "none"

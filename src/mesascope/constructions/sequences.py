@@ -34,7 +34,7 @@ def mesa_gradient_descent(d: int, eta: float, w0: Matrix | None = None) -> Const
     w0 = initial_weights(w0, d, d)
     algorithm = OnlineGradientDescent(1, eta, w0)
     rate = algorithm.eta.item()
-    step = Products(_blocks(1, 3, d, {(0, 2, 1): 1.0}), _blocks(1, 3, d, _residual(0, 0, 1, 2, rate, w0)))
+    step = Products(_blocks(1, 3, d, {(0, 2, 1): 1.0}), _blocks(1, 3, d, _residual(0, 0, 2, rate, w0)))
     return Construction(_linear(d, ("blank", "now", "before"), [step], w0), algorithm)
 
 
@@ -53,7 +53,7 @@ def online_gradient_descent(d: int, eta: Sizes, steps: int, w0: Matrix | None = 
     w_kq = _blocks(2, 4, d, {(0, 3, 2): 1.0, (1, 3, 3): 1.0})
     layers = []
     for rate in algorithm.eta.detach().expand(steps).tolist():
-        moves = {**_residual(0, 0, 1, 3, rate, w0), **_residual(1, 1, 1, 3, rate, w0)}
+        moves = {**_residual(0, 0, 3, rate, w0), **_residual(1, 1, 3, rate, w0)}
         layers.append(Products(w_kq, _blocks(2, 4, d, moves)))
     return Construction(_linear(d, ("blank", "now", "now", "before"), layers, w0), algorithm)
 
@@ -138,8 +138,8 @@ def _blocks(
 
 
 def _residual(
-    head: int, row: int, target: int, before: int, rate: float, w0: Tensor | None
+    head: int, row: int, before: int, rate: float, w0: Tensor | None
 ) -> dict[tuple[int, int, int], float | Tensor]:
-    """Blocks that write -rate (target - W_0 before) into channel ``row``."""
+    """Blocks that write -rate (target - W_0 before) into channel ``row``; the target is channel 1."""
     start = {} if w0 is None else {(head, row, before): rate * w0.double()}
-    return {(head, row, target): -rate, **start}
+    return {(head, row, 1): -rate, **start}

@@ -86,6 +86,6 @@ def report_frame(run: Run) -> str:
 def trainings(run: Run) -> list[str]:
     """Names of the trainings that a run logged; empty if its metrics are damaged."""
     try:
-        return list(dict.fromkeys(run.metrics()["training"])) if run.metrics() else []
+        return run.trainings
     except MesascopeError:
         return []

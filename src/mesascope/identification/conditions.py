@@ -16,6 +16,7 @@ from mesascope.shapes import Float, Int, Tensor
 from mesascope.streams import stream
 from mesascope.tasks import Context, Episode
 from mesascope.tasks.calling import check_tasks, label, require_labels, sample_tasks
+from mesascope.tasks.draws import orders
 
 # A distortion of tasks; None if their shape does not allow it.
 Change = Callable[[Episode, torch.Generator], Episode | None]
@@ -73,9 +74,7 @@ def with_inputs(tasks: Episode, change: Callable[[Tensor], Tensor]) -> Episode:
 
 def random_orders(tasks: Episode, generator: torch.Generator) -> Int[Tensor, "tasks n 1"]:
     """A random order of the pairs of each task."""
-    shape = tasks.context.x.shape[:2]
-    order = torch.rand(shape, generator=generator, device=generator.device).argsort(-1)[..., None]
-    return order.to(tasks.xq.device)
+    return orders(tasks.context.x.shape[:2], generator)[..., None].to(tasks.xq.device)
 
 
 def random_bases(tasks: Episode, generator: torch.Generator) -> Float[Tensor, "tasks d d"]:

@@ -296,6 +296,11 @@ class Run:
         rows = read_lines(self.path / "metrics.jsonl")
         return Table(row for row in rows if training is None or row["training"] == training)
 
+    @property
+    def trainings(self) -> list[str]:
+        """Names of the trainings that logged metrics."""
+        return list(dict.fromkeys(row["training"] for row in self.metrics()))
+
     def append_metrics(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Append one JSON object for each row, and flush to disk.
 

@@ -276,8 +276,7 @@ def _numbers(run: Run, again: Run) -> tuple[str, float]:
     """Comparison of all stages and curves of two runs in words, and the largest difference; -1 if byte-identical."""
 
     def of(one: Run) -> dict[str, Stage]:
-        trainings = dict.fromkeys(row["training"] for row in one.metrics())
-        return {**one.results, **{f"curves of {name}": one.curves(name) for name in trainings}}
+        return {**one.results, **{f"curves of {name}": one.curves(name) for name in one.trainings}}
 
     then, now = of(run), of(again)
     apart = {name: _apart(then.get(name), now.get(name)) for name in {**then, **now}}

@@ -9,7 +9,7 @@ import msgspec
 import torch
 
 from mesascope.errors import require_count, require_instance
-from mesascope.shapes import Float, Tensor
+from mesascope.shapes import Float, Int, Tensor
 from mesascope.tasks.episodes import Context, Episode
 
 # Scales whose products stay within float32's range; larger or smaller ones would silently become inf or 0.
@@ -26,6 +26,11 @@ def check_draw(batch: int, generator: torch.Generator) -> None:
 def episode_of(x: Float[Tensor, "batch rows dx"], y: Float[Tensor, "batch rows dy"], n_context: int) -> Episode:
     """Make the first ``n_context`` pairs of each task its context, and the others its queries."""
     return Episode(Context(x[:, :n_context], y[:, :n_context]), x[:, n_context:], y[:, n_context:])
+
+
+def orders(shape: tuple[int, ...], generator: torch.Generator) -> Int[Tensor, "*rows n"]:
+    """Numbers 0 to n - 1 in a random order for each row."""
+    return torch.rand(shape, generator=generator, device=generator.device).argsort(-1)
 
 
 def symmetric_uniform(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:

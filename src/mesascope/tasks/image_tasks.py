@@ -18,7 +18,7 @@ from mesascope.modes import guarded
 from mesascope.records import register
 from mesascope.shapes import Float, Int, Tensor
 from mesascope.streams import stream
-from mesascope.tasks.draws import check_draw
+from mesascope.tasks.draws import check_draw, orders
 from mesascope.tasks.episodes import Context, Episode
 from mesascope.validate import Count, NonEmpty, Several, Share, frozen
 
@@ -184,7 +184,7 @@ def _by_class(labels: Int[Tensor, " images"]) -> ByClass:
 def _shuffled(x: Tensor, y: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """Images and targets ``(batch, ways, count, d)`` as rows, in one random order for each task."""
     x, y = x.flatten(1, 2), y.flatten(1, 2)
-    order = torch.rand(x.shape[:2], generator=generator, device=x.device).argsort(-1)[..., None]
+    order = orders(x.shape[:2], generator)[..., None]
     return torch.take_along_dim(x, order, 1), torch.take_along_dim(y, order, 1)
 
 

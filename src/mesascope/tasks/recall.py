@@ -13,7 +13,7 @@ import torch
 from mesascope.errors import refuse
 from mesascope.records import register
 from mesascope.shapes import Int, Tensor
-from mesascope.tasks.draws import check_draw
+from mesascope.tasks.draws import check_draw, orders
 from mesascope.validate import Count, Several
 
 Asked = Int[Tensor, "batch two t"]
@@ -53,10 +53,10 @@ class AssociativeRecall:
     def sample(self, batch: int, generator: torch.Generator) -> Asked:
         check_draw(batch, generator)
         device = generator.device
-        keys = _different(batch, self.tokens, generator)[:, : self.pairs]
+        keys = orders((batch, self.tokens), generator)[:, : self.pairs]
         values = self.tokens + torch.randint(self.tokens, keys.shape, generator=generator, device=device)
         pairs = torch.stack([keys, values], -1)
-        order = _different(batch, self.pairs, generator)
+        order = orders((batch, self.pairs), generator)
         again = pairs.gather(1, order[..., None].expand(-1, -1, 2))
         tokens = torch.cat([pairs, again], 1).flatten(1)
         asked = torch.arange(self.length, device=device)
@@ -124,7 +124,7 @@ class Automata:
     def sample(self, batch: int, generator: torch.Generator) -> Asked:
         check_draw(batch, generator)
         device, shape = generator.device, (batch, self.states)
-        symbols = _different(batch * self.states, self.tokens, generator)[:, :2].view(*shape, 2)
+        symbols = orders((batch * self.states, self.tokens), generator)[:, :2].view(*shape, 2)
         follows = torch.randint(self.states, (*shape, 2), generator=generator, device=device)
         choices = torch.randint(2, (batch, self.words, self.word), generator=generator, device=device)
         rows, state, words = torch.arange(batch, device=device)[:, None], torch.zeros_like(choices[..., 0]), []
@@ -133,11 +133,6 @@ class Automata:
             state = follows[rows, state, choice]
         tokens = torch.stack([*words, torch.full_like(state, self.tokens)], -1).flatten(1)
         return _with(tokens, (torch.arange(self.length, device=device) >= self.length // 2) & (tokens < self.tokens))
-
-
-def _different(rows: int, count: int, generator: torch.Generator) -> Int[Tensor, "rows count"]:
-    """Numbers 0 to ``count - 1`` in a random order for each row."""
-    return torch.rand(rows, count, generator=generator, device=generator.device).argsort(-1)
 
 
 def _with(tokens: Tensor, asked: Tensor) -> Asked:

@@ -15,7 +15,7 @@ from mesascope.errors import require_choice
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 from mesascope.streams import seeded
-from mesascope.tasks.draws import check_draw, episode_of, normal
+from mesascope.tasks.draws import check_draw, episode_of, normal, orders
 from mesascope.tasks.episodes import Episode
 from mesascope.validate import Count
 
@@ -157,14 +157,14 @@ def _letters(shape: tuple[int, int, int], generator: torch.Generator) -> Tensor:
     """Letters as positions in the alphabet, from 1; each task uses five letters."""
     batch, rows, d = shape
     device = generator.device
-    alphabet = torch.rand(batch, _LETTERS, generator=generator, device=device).argsort(-1)[:, :_USED]
+    alphabet = orders((batch, _LETTERS), generator)[:, :_USED]
     chosen = torch.randint(_USED, (batch, rows * d), generator=generator, device=device)
     return (alphabet.gather(-1, chosen).reshape(shape) + 1).double()
 
 
 def _of_letters(x: Float[Tensor, "batch rows d"], generator: torch.Generator) -> Float[Tensor, "batch rows"]:
     """Sum of weights U(0, 10) times the letters' positions in a shuffled alphabet, from 0."""
-    places = torch.rand(len(x), _LETTERS, generator=generator, device=x.device).argsort(-1).to(x)
+    places = orders((len(x), _LETTERS), generator).to(x)
     weights = 10 * torch.rand(len(x), x.shape[-1], generator=generator, device=x.device, dtype=x.dtype)
     values = places.gather(-1, x.flatten(1).long() - 1).reshape(x.shape)
     return (values @ weights[..., None]).squeeze(-1)

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import torch
 
 from mesascope.ops.mesa.chunks import Problem, Solution
+from mesascope.ops.mesa.equations import lower_inverse
 from mesascope.ops.mesa.solve import condition_seen, dense_solve, refuse_singular
 from mesascope.ops.products import product
 from mesascope.ops.reading import may_read, read
@@ -52,9 +53,7 @@ class FixedRidgeState(NamedTuple):
 
 def root_of_inverse(H: Float[Tensor, "*batch d d"]) -> Float[Tensor, "*batch d d"]:
     """Matrix S with S S^T = H^{-1}; not finite if H is singular."""
-    root, _ = torch.linalg.cholesky_ex(H)
-    identity = torch.eye(H.shape[-1], dtype=H.dtype, device=H.device).expand_as(H)
-    return torch.linalg.solve_triangular(root, identity, upper=False).mT.contiguous()
+    return lower_inverse(H)[0].mT.contiguous()
 
 
 def solve_tokens(problem: Problem) -> Solution:

@@ -156,6 +156,13 @@ def factorise(equations: NormalEquations) -> Factor:
     return Factor(torch.cat([start, solved.mT], -1), inner, inner @ solved, inverse_decay, condition, growth)
 
 
+def lower_inverse(A: Float[Tensor, "*batch n n"]) -> tuple[Float[Tensor, "*batch n n"], Tensor]:
+    """L^{-1} with L L^T = A by LAPACK, and a flag that is nonzero if there is no L."""
+    root, broken = torch.linalg.cholesky_ex(A)
+    identity = torch.eye(A.shape[-1], dtype=A.dtype, device=A.device).expand_as(root)
+    return torch.linalg.solve_triangular(root, identity, upper=False), broken
+
+
 def _inverse_root(A: Float[Tensor, "*batch n n"]) -> tuple[Float[Tensor, "*batch n n"], Tensor]:
     """L^{-1} with L L^T = A, and a flag that is nonzero if there is no L. Recursive; 30 times as fast as LAPACK.
 
@@ -163,9 +170,7 @@ def _inverse_root(A: Float[Tensor, "*batch n n"]) -> tuple[Float[Tensor, "*batch
     """
     n = A.shape[-1]
     if n <= _BLOCK:
-        root, broken = torch.linalg.cholesky_ex(A)
-        identity = torch.eye(n, dtype=A.dtype, device=A.device).expand_as(root)
-        return torch.linalg.solve_triangular(root, identity, upper=False), broken
+        return lower_inverse(A)
     half = n // 2
     first, broken = _inverse_root(A[..., :half, :half])
     below = A[..., half:, :half] @ first.mT

@@ -79,8 +79,8 @@ class Exact:
         work = _factored if self.decaying else _iterated
         found = work(equations, q) if factor is None else _corrected(equations, q, factor)
         if q.dtype != torch.float64:
-            found = _redone(equations, q, found, work, torch.float64)
-        return _redone(equations, q, found, _dense, torch.float64)
+            found = _redone(equations, q, found, work)
+        return _redone(equations, q, found, _dense)
 
     def required(self, found: SolveResult, q: Tensor) -> Tensor:
         """Solution x; raise if a token has no accurate digit. If no value may be read, return `marked`."""
@@ -195,12 +195,12 @@ def _of_rounding(largest: Tensor, asked: Tensor, size: Tensor, residual: Tensor)
     return _norm(residual) <= _ROUNDING * torch.finfo(residual.dtype).eps * (largest * size + asked)
 
 
-def _redone(equations: NormalEquations, q: Tensor, found: SolveResult, work: Work, dtype: torch.dtype) -> SolveResult:
-    """The result, with unsettled chunks solved again by ``work`` in ``dtype``."""
+def _redone(equations: NormalEquations, q: Tensor, found: SolveResult, work: Work) -> SolveResult:
+    """The result, with unsettled chunks solved again by ``work`` in float64."""
     lost = found.condition.isinf()
     if not bool(lost.any()):
         return found
-    wide = work(NormalEquations(*(part.to(dtype) for part in equations.part(lost))), q[lost].to(dtype))
+    wide = work(NormalEquations(*(part.double() for part in equations.part(lost))), q[lost].double())
     x, condition = found.x.clone(), found.condition.clone()
     x[lost], condition[lost] = wide.x.to(q.dtype), wide.condition.to(q.dtype)
     return SolveResult(x, condition, found.products + wide.products)
