@@ -427,6 +427,8 @@ def test_estimates_and_arrays_come_back_from_what_a_file_holds():
     assert len(again.table()) == 9
     assert again.table()[0]["scale"] == 0.5
     read = Arrays({"eta": FIVE, "w": np.ones((5, 2, 2)), "limit": 0.4}, eta="seed", w="seed row column")
+    assert "eta" in read
+    assert "gamma" not in read
     back = Arrays.from_arrays(read.to_arrays())
     assert back.axes == read.axes
     np.testing.assert_array_equal(back["eta"], FIVE)
@@ -462,7 +464,7 @@ def test_claims_that_are_not_claims_are_refused(unchecked):
     for changes, message in (
         ({"over": "seedz"}, "over must be one of .* did you mean 'seeds'"),
         ({"bounds": 0.5}, r"bounds must be of type Bound or Mapping, but is 0.5 \(float\): pass below"),
-        ({"premises": "base"}, "premises must be of type tuple, but is 'base'"),
+        ({"premises": "base"}, "premises must be a tuple, but is 'base'"),
         ({"reading": None}, "reading must be callable"),
         ({"former": 0.42}, r"former must be of type str, but is 0\.42"),
     ):

@@ -9,10 +9,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-
-import torch
+from typing import TYPE_CHECKING
 
 from mesascope.errors import ArgumentError, require_count, require_double, require_instance
+
+if TYPE_CHECKING:
+    import torch
 
 __all__ = ["generator_on", "global_generators", "seeded", "stream"]
 
@@ -25,6 +27,7 @@ def stream(seed: int, name: str, step: int = 0, device: torch.device | str = "cp
 
     Torch's CPU generator keeps 32 bits of its seed, so two streams coincide with probability 2**-32.
 
+    >>> import torch
     >>> a, b = stream(0, "train", 7), stream(0, "train", 7)
     >>> bool((torch.rand(3, generator=a) == torch.rand(3, generator=b)).all())
     True
@@ -40,6 +43,8 @@ def stream(seed: int, name: str, step: int = 0, device: torch.device | str = "cp
 
 def generator_on(device: torch.device | str) -> torch.Generator:
     """Make a generator on ``device``; raise if torch does not find the device, or the device has no float64."""
+    import torch
+
     require_double(device)
     try:
         return torch.Generator(device=device)
@@ -51,6 +56,8 @@ def generator_on(device: torch.device | str) -> torch.Generator:
 
 def global_generators(device: torch.device | str = "cpu") -> list[torch.Generator]:
     """Torch's global generators for layers on a device: the CPU's, and the GPU's if the device is a GPU."""
+    import torch
+
     device = torch.device(device)
     if device.type != "cuda":
         return [torch.default_generator]

@@ -6,17 +6,11 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from graphlib import CycleError, TopologicalSorter
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
-from mesascope.errors import (
-    ArgumentError,
-    require_callable,
-    require_choice,
-    require_count,
-    require_instance,
-    require_number,
-)
+from mesascope.errors import ArgumentError, require_callable, require_choice, require_instance, require_number
 from mesascope.evidence.readings import Reading
+from mesascope.validate import Count, frozen
 
 Over = Literal["seeds", "pools", "contexts", "draws", "sizes", "algorithms", "learners"]
 Quantifier = Literal["every", "median", "share", "bootstrap", "exact"]
@@ -116,7 +110,7 @@ def above(low: float, by: Literal["us", "paper"] = "us") -> Bound:
     return Bound(low=low, by=by)
 
 
-@dataclass(frozen=True)
+@frozen
 class Claim:
     """A falsifiable sentence about the results of a run.
 
@@ -156,7 +150,7 @@ class Claim:
     measures: str = ""
     over: Over = "seeds"
     quantifier: Quantifier | None = None
-    at_least: int | None = None
+    at_least: Count | None = None
     premises: tuple[str, ...] | None = None
     reported: Reported | None = None
     about: Literal["training", "algorithms"] = "training"
@@ -166,19 +160,8 @@ class Claim:
     unlike: str | Mapping[Any, str] = ""
 
     def __post_init__(self) -> None:
-        require_instance("id", self.id, str, "pass a name")
-        require_instance("sentence", self.sentence, str, "pass the claim in words")
-        require_instance("former", self.former, str, "pass the bound in words, such as '< 0.4'")
-        if self.quantifier is not None:
-            require_choice("quantifier", self.quantifier, get_args(Quantifier))
-        require_choice("over", self.over, get_args(Over))
-        if self.at_least is not None:
-            require_count("at_least", self.at_least)
         require_callable("reading", self.reading)
-        require_instance("source", self.source, Source, "pass ours(text), printed(text) or derived(text)")
         require_instance("bounds", self.bounds, Bound | Mapping, "pass below(number), say")
-        if self.premises is not None:
-            require_instance("premises", self.premises, tuple, "pass ids in parentheses, such as ('converged',)")
         if not self.measures:
             if not isinstance(self.reading, Reading):
                 raise ArgumentError(f"claim {self.id} must describe what its reading measures: set measures.")
@@ -196,9 +179,11 @@ class Claim:
 
         Premises themselves and claims about algorithms get no premises; only printed claims get ``unlike``.
         """
-        own = () if self.about == "algorithms" or self.id in premises else premises
+        about = "algorithms" if self.over == "algorithms" else self.about
+        own = () if about == "algorithms" or self.id in premises else premises
+        at_least = 1 if self.over == "algorithms" else at_least
         return replace(
-            self, quantifier=self.quantifier or quantifier, at_least=self.at_least or at_least,
+            self, about=about, quantifier=self.quantifier or quantifier, at_least=self.at_least or at_least,
             premises=own if self.premises is None else self.premises,
             unlike=self.unlike or (unlike if self.source.kind == "printed" else ""),
         )  # fmt: skip

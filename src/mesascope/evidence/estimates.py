@@ -48,6 +48,9 @@ class Arrays(Tabular, Mapping[str, np.ndarray]):
             )
         return self._arrays[name]
 
+    def __contains__(self, name: object) -> bool:
+        return name in self._arrays
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._arrays)
 
@@ -55,7 +58,8 @@ class Arrays(Tabular, Mapping[str, np.ndarray]):
         return len(self._arrays)
 
     def __repr__(self) -> str:
-        return f"Arrays of {_listed(f'{name} ({_axes(self.axes[name])})' for name in self)}"
+        each = (f"{name} ({' x '.join(axes) or 'a number'})" for name, axes in self.axes.items())
+        return f"Arrays of {_listed(each)}"
 
     def table(self) -> Table:
         """One row per index of the array with the most axes; arrays with any other axis are left out."""
@@ -113,8 +117,8 @@ class Estimates(Tabular):
         self.mean, self.covariance = np.asarray(mean), np.asarray(covariance)
 
     @classmethod
-    def of(cls, tasks: Mapping[tuple[str, ...], Sequence[np.ndarray]]) -> Estimates:
-        """Make `Estimates` from task values: for each quantity, one array ``(n,)`` per replicate."""
+    def of(cls, tasks: Mapping[tuple[str, ...], Sequence[Any]]) -> Estimates:
+        """Make `Estimates` from task values: for each quantity, one array or tensor ``(n,)`` per replicate."""
         names = [name for name, replicates in tasks.items() for _ in replicates]
         arrays = [unmasked(one).astype(np.float64) for replicates in tasks.values() for one in replicates]
         shapes = {array.shape for array in arrays}
@@ -217,10 +221,6 @@ class Estimates(Tabular):
 
 # Content of one stage of a run.
 Stage = Arrays | Estimates
-
-
-def _axes(names: Sequence[str]) -> str:
-    return " x ".join(names) or "a number"
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -170,9 +170,9 @@ def column(name: str, words: str = "") -> Reading:
 
 
 def beside(readings: Iterable[Reading], words: str) -> Reading:
-    """Stack readings ``(replicates,)`` into one reading ``(replicates, cases)``, described by ``words``."""
+    """Put readings ``(replicates,)`` or ``(replicates, cases)`` side by side as cases, described by ``words``."""
     all_ = tuple(readings)
-    return Reading(words, lambda results: np.stack([one(results) for one in all_], axis=1))
+    return Reading(words, lambda results: np.column_stack([one(results) for one in all_]))
 
 
 def _aligned(one: Any, other: Any) -> tuple[Any, Any]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
 from mesascope.errors import MesascopeError
 from mesascope.evidence.verdicts import measured_text
-from mesascope.reports.html import figure_html, interval_svg
+from mesascope.reports.html import arrays_link, figure_html, interval_svg
 from mesascope.reports.tables import counts_text
 from mesascope.runs import Run
 from mesascope.text import counted
@@ -67,11 +66,7 @@ def array_text(run: Run, stage: str) -> str:
     """First rows of a stage's arrays, and a link to its file."""
     table, content = run.results[stage].table(), run.results.content(stage)
     more = f"<p>The first {ROWS} of {counted(len(table), 'row')}.</p>" if len(table) > ROWS else ""
-    link = ""
-    if len(content) < LARGEST:
-        encoded = base64.b64encode(content).decode()
-        href = f"data:application/octet-stream;base64,{encoded}"
-        link = f'<a download="{escape(stage)}.npz" href="{href}">{escape(stage)}.npz</a>'
+    link = arrays_link(stage, content) if len(content) < LARGEST else ""
     return f'{link}{more}<div class="wide">{table[:ROWS]._repr_html_()}</div>'
 
 

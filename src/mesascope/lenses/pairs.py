@@ -165,7 +165,7 @@ class Comparison(Tabular):
         differences = {name: row.prediction_difference for name, row in self.rows.items()}
         panels = [_dots("prediction difference", differences)]
         if ratios:
-            panels.insert(0, _dots("loss ratio", ratios, Level(1.0, "limit", dotted=True)))
+            panels.insert(0, _dots("loss ratio", ratios, Level(1.0, "limit")))
         return drawn(Figure("comparison", "Bars: one standard error.", tuple(panels)), {})
 
     def _cells(self) -> list[tuple[str, dict[str, Measurement]]]:

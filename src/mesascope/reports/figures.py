@@ -128,8 +128,8 @@ def _draw_matrices(canvas: Any, figure: Figure, results: Any) -> None:
     assert isinstance(figure.panels, Matrices)
     shown = figure.panels.read(results)
     limit = figure.panels.bound or max(float(np.abs(matrix).max()) for matrix in shown.values())
-    canvas.set_size_inches(figure.size or (9, 2.6))
     image, rows = None, figure.panels.rows
+    canvas.set_size_inches(figure.size or (9, 2 * rows + 0.6))
     places = canvas.subplots(rows, math.ceil(len(shown) / rows), squeeze=False).ravel()
     for axes in places[len(shown) :]:
         axes.remove()

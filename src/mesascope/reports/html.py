@@ -347,11 +347,14 @@ def _made(run: Run) -> str:
 def _data(run: Run) -> str:
     links = []
     for name in run.results:
-        content, shown = run.results.content(name), escape(name)
-        if len(content) > _LARGEST:
-            links.append(f"{shown} ({len(content) / 1e6:.1f} MB, in the run's folder results)")
-        else:
-            encoded = base64.b64encode(content).decode()
-            links.append(f'<a download="{shown}.npz" href="data:application/octet-stream;base64,{encoded}">{shown}</a>')
+        content = run.results.content(name)
+        large = f"{escape(name)} ({len(content) / 1e6:.1f} MB, in the run's folder results)"
+        links.append(large if len(content) > _LARGEST else arrays_link(name, content))
     summary = "<summary>The arrays behind claims and figures (.npz)</summary>"
     return f'<details class="data">{summary}{", ".join(links)}</details>' if links else ""
+
+
+def arrays_link(name: str, content: bytes) -> str:
+    """Link that saves a stage's file, which the page contains."""
+    encoded, shown = base64.b64encode(content).decode(), escape(name)
+    return f'<a download="{shown}.npz" href="data:application/octet-stream;base64,{encoded}">{shown}</a>'

@@ -65,7 +65,6 @@ class Level:
     y: Any
     role: str
     label: str | None = None
-    dotted: bool = False
 
 
 @dataclass(frozen=True)
@@ -105,8 +104,7 @@ class Lines:
             axes.locator_params(axis="x", integer=True)
         for item in items:
             if isinstance(item, Level):
-                style = ":" if item.dotted else STYLES.get(item.role, "-")
-                axes.axhline(item.y, color=COLOURS[item.role], ls=style, lw=1, label=item.label)
+                axes.axhline(item.y, color=COLOURS[item.role], ls=STYLES.get(item.role, "-"), lw=1, label=item.label)
             elif isinstance(item, Grid):
                 _draw_grid(axes, item)
             else:

@@ -82,7 +82,8 @@ def print_claims(records: Sequence[Mapping[str, Any]], console: Console, title: 
             f"reported {escape(record['reported'])}" if record["reported"] else "",
             escape(reason_text(record)),
         ]
-        grid.add_row(_verdict(record), "\n".join([*filter(None, lines), ""]))
+        verdict = record["verdict"]
+        grid.add_row(f"[{_VERDICT_STYLE[verdict]}]{verdict}[/]", "\n".join([*filter(None, lines), ""]))
     console.print(grid, crop=False)
 
 
@@ -161,10 +162,6 @@ def print_ledger(rows: Sequence[Mapping[str, Any]], console: Console) -> None:
 def _preset_text(row: Mapping[str, Any]) -> str:
     changed = row.get("changed")
     return row.get("preset", "") + (f", but {'; '.join(changed)}" if changed else "")
-
-
-def _verdict(record: Mapping[str, Any]) -> str:
-    return f"[{_VERDICT_STYLE[record['verdict']]}]{record['verdict']}[/]"
 
 
 def _cell(text: str) -> str:

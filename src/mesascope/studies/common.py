@@ -34,7 +34,7 @@ def watch_loss(**episodes: Any) -> Callable[[Any], dict[str, float]]:
 
 def kept_weights(module: Any) -> Arrays:
     """All parameters of a network, by name, from which code without mesascope can compute its predictions."""
-    weights = {name: weight.detach().cpu().numpy() for name, weight in module.named_parameters()}
+    weights = dict(module.named_parameters())
     return Arrays(weights, **{name: " ".join("abcd"[: weight.ndim]) for name, weight in weights.items()})
 
 
@@ -71,7 +71,7 @@ def converged(
     *trainings: str,
     id: str = "converged",
     most: float = 0.01,
-    at_least: int = 5,
+    at_least: int | None = None,
     quantity: str = "mse",
     log: bool = False,
     each: bool = True,

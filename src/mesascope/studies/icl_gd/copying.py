@@ -119,7 +119,7 @@ def _figure(first: str, *claims: Claim) -> Figure:
     loss = [
         Line(logged["step"], capped, "trained", f"{first}, then linear", each=True),
         Level(logged["gd mse"] / 2, "gd", "one step of gradient descent"),
-        Level(logged["zero mse"] / 2, "limit", "zero prediction", dotted=True),
+        Level(logged["zero mse"] / 2, "limit", "zero prediction"),
     ]
     reads = {"own": ("limit", "itself"), "next": ("trained", "the next token"), "others": ("gd", "each other")}
     return Figure(
@@ -195,7 +195,7 @@ STUDY = Study(
         Claim("no-worse-than-zero", "each network with a softmax first layer has a loss at most a tenth above that of "
               "predicting zero",
               main["mse", "trained"] / run["zero mse"].at((..., -1), "zero prediction"), study.below(1.1),
-              ours("premise"), premises=()),
+              ours("premise")),
         shared.as_predicted(("gd", "two-steps")),
     ),
     figures=(SOFTMAX, LINEAR),

@@ -62,8 +62,8 @@ STUDY = Study(
                                  "GD++ of as many steps", id="gd++-at-its-optimum", tolerance=0.1, quantity="median"),
         shared.derivatives(main),
         Claim("gd++-below-gd", "control: tuned GD++ has a smaller loss than as many tuned steps of gradient descent",
-              main.ratio("gd++", "gd"), below(1.0), study.ours("control: the two references differ"), over="algorithms",
-              at_least=1, premises=(), about="algorithms"),
+              main.ratio("gd++", "gd"), below(1.0), study.ours("control: the two references differ"),
+              over="algorithms"),
         shared.suits_training(stage("blocks-input-scale"), "tuned gradient descent"),
     ),
     figures=shared.contrast_figures(

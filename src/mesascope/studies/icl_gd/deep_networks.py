@@ -10,7 +10,7 @@ import numpy as np
 from mesascope import constructions, learners, lenses, study, training
 from mesascope.studies.common import plan, watch_loss
 from mesascope.studies.icl_gd import regression
-from mesascope.studies.icl_gd.regression import CLIP, SecondTraining, errors, own_descent
+from mesascope.studies.icl_gd.regression import CLIP, SecondTraining, own_descent
 from mesascope.study import Arrays, Estimates, Training
 
 D = 10
@@ -117,8 +117,9 @@ def as_network(net: Any, algorithm: Any) -> Any:
 def paths(nets: Sequence[Any], goals: Mapping[str, Sequence[Any]], fresh: Any) -> Estimates:
     """Losses on the straight line between the weight products of each network and of its goals."""
 
-    def losses(others: Sequence[Any], t: float) -> list[np.ndarray]:
-        return [errors(lenses.interpolate(net, other, t), fresh) for net, other in zip(nets, others, strict=True)]
+    def losses(others: Sequence[Any], t: float) -> list[Any]:
+        between = (lenses.interpolate(*both, t) for both in zip(nets, others, strict=True))
+        return [lenses.per_task_errors(one, fresh) for one in between]
 
     points = [Estimates.of({("mse", name): losses(others, t) for name, others in goals.items()}) for t in PATH]
     return Estimates.over({"t": PATH}, points)
@@ -126,6 +127,7 @@ def paths(nets: Sequence[Any], goals: Mapping[str, Sequence[Any]], fresh: Any) -
 
 def quantiles(groups: Mapping[str, Sequence[Any]], fresh: Any) -> Arrays:
     """Quantiles of the squared error over tasks, for each learner of a group."""
-    found = {name: [np.quantile(errors(one, fresh), QUANTILES) for one in members] for name, members in groups.items()}
+    errors = {name: [lenses.per_task_errors(one, fresh).double().cpu() for one in own] for name, own in groups.items()}
+    found = {name: [np.quantile(one, QUANTILES) for one in own] for name, own in errors.items()}
     axes = {name: f"{'seed' if name == 'trained' else 'reference'} quantile" for name in found}
     return Arrays({"quantile": QUANTILES, **found}, quantile="quantile", **axes)

@@ -26,7 +26,7 @@ from mesascope.study import Bound, Claim, Level, Line, Lines, Reading, StageRead
 POOLS = (128, 512, 2048, 8192)
 PREMISES = ("converged", "references-as-predicted")
 
-away = stage("tasks-8192-input-scale", middle="the midpoint")
+away = stage("tasks-8192-input-scale")
 
 
 def measure(lab: study.Lab, settings: Regression) -> None:
@@ -58,7 +58,7 @@ def _pool(lab: study.Lab, settings: Regression, pool: int, gd: Any) -> None:
 
 
 def _compared(pool: int) -> StageReading:
-    return stage(f"tasks-{pool}-comparison", middle="the midpoint")
+    return stage(f"tasks-{pool}-comparison")
 
 
 def _cosine(pool: int) -> Reading:
@@ -98,7 +98,7 @@ FINITE_TASKS = study.Figure(
             f"{shared.HALF_MSE}, fresh tasks", "mse", 0.5,
             [Level(stage("tasks-128")["gd mse"] / 2, "gd", "gradient descent")], "y",
         ),
-    ), columns=2, claims=(
+    ), claims=(
         _over_pools("few-tasks", "trained on 128 tasks, layers have a median cosine below 0.95 with gradient descent",
                     _cosine(128), below(0.95), printed("Fig. 16")),
         _over_pools("8192-tasks", "trained on 8192 tasks, layers have a median cosine above 0.99 with gradient descent",

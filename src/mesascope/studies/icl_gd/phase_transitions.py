@@ -166,7 +166,7 @@ def _of_curves(r: Any) -> np.ndarray:
 
 
 # Claims about the steps at which layers of one head and of two leave their plateau, and about blocks.
-_over_heads = partial(Claim, quantifier="bootstrap", at_least=10)
+_over_heads = partial(Claim, quantifier="bootstrap")
 _of_blocks = partial(
     Claim, quantifier="median", premises=("block-learns",), unlike="settings of the block that the paper does not state"
 )
@@ -174,9 +174,7 @@ _of_blocks = partial(
 
 def _heads(name: str) -> Lines:
     run = stage(name)
-    levels = [
-        Level(THRESHOLD, "limit", "threshold", dotted=True), Level(run["gd mse"] / 2, "gd", "gradient descent"),
-    ]  # fmt: skip
+    levels = [Level(THRESHOLD, "limit", "threshold"), Level(run["gd mse"] / 2, "gd", "gradient descent")]
     return Lines(
         f"Each seed, {name.replace('-', ' ')}", "training step", shared.HALF_MSE,
         [Line(run["step"], run["mse"] / 2, "trained", each=True), *levels], limits={"ylim": (0.18, 0.5)},
@@ -194,7 +192,7 @@ def _arrivals(r: Any) -> list[Line]:
 
 TRANSITIONS = Figure(
     "transitions", "Losses on held-out tasks while training, each seed. Paper: Fig. 15 left and centre.",
-    tuple(map(_heads, HEADS)), columns=2, share_y=True, claims=(
+    tuple(map(_heads, HEADS)), share_y=True, claims=(
         Claim("reaches-gd", "layers of two heads, and those of one that have left their plateau, end within 3 % of "
               "gradient descent's loss", Reading("loss of trained / of gradient descent", _reached),
               study.two_sided(0.03), printed("Fig. 15 left and centre"), over="learners", at_least=10),
@@ -270,8 +268,6 @@ def _exchanged(sweep: Any) -> Any:
     )
 
 
-_HERE = "mesascope.studies.icl_gd.phase_transitions"
-
 STUDY = study.Study(
     name="phase-transitions",
     source=f"{regression.PAPER}: Fig. 15",
@@ -291,12 +287,12 @@ STUDY = study.Study(
               "smaller at that step",
               Reading("half loss before the crossing - 0.25; 0.25 - half loss at it", _margins), above(0.0),
               study.ours("control: crossings are read off the curves"), quantifier="exact", at_least=10,
-              exact_because="they are read off the same curves", premises=(), about="algorithms"),
+              exact_because="they are read off the same curves", about="algorithms"),
         Claim("networks-of-curves", "control: each layer's loss over gradient descent's, on fresh tasks, is within 5 "
               "% of the same ratio at the end of its training curve",
               Reading("loss over gradient descent's, on fresh tasks / at the end of the curve", _of_curves),
               study.two_sided(0.05), study.ours("control: each curve is that of its network"), quantifier="exact",
-              at_least=10, exact_because="errors of the losses are far below the bound", premises=(),
+              at_least=10, exact_because="errors of the losses are far below the bound",
               about="algorithms", former="of the median, which exchanged networks also satisfied, held"),
     ),
     figures=(TRANSITIONS, ARRIVALS, GROKKING),
@@ -308,12 +304,12 @@ STUDY = study.Study(
     ),
     mutations=(
         bugs.HALF_STEP, bugs.LEAK, bugs.FIRST_HEAD,
-        Mutation("losses are not halved before the threshold", f"{_HERE}:_crossing",
+        Mutation("losses are not halved before the threshold", f"{__name__}:_crossing",
                  lambda crossing: lambda curves: crossing({"step": curves["step"], "mse": 2 * curves["mse"]})),
-        Mutation("crossings are counted an evaluation late", f"{_HERE}:_crossing", lambda crossing: lambda curves: {
+        Mutation("crossings are counted an evaluation late", f"{__name__}:_crossing", lambda crossing: lambda curves: {
                  "step": crossing(curves)["step"] + np.diff(curves["step"])[0]}),
         Mutation("layers of one head and of two are exchanged", "mesascope.lenses:sweep", _exchanged),
-        Mutation("blocks' own tasks and fresh tasks are exchanged", f"{_HERE}:watch_loss",
+        Mutation("blocks' own tasks and fresh tasks are exchanged", f"{__name__}:watch_loss",
                  lambda watch: lambda **own: watch(**dict(zip(reversed(own), own.values(), strict=True))), anew=True),
         Mutation("own tasks of blocks are those of the next seed", "mesascope.studies.lab:Lab.train",
                  taking("watch", lambda watch: [*watch[1:], watch[0]] if isinstance(watch, list) else watch),

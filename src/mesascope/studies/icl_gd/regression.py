@@ -165,11 +165,6 @@ def tuned(lab: study.Lab, settings: Regression, start: Any, **changes: Any) -> A
     return learners.tune_spectral(start, settings.family(**changes), contexts=settings.tune_tasks, seed=lab.seed)
 
 
-def errors(learner: Any, episodes: tasks.Episode) -> np.ndarray:
-    """Squared error of each task, in float64."""
-    return lenses.per_task_errors(learner, episodes).double().cpu().numpy()
-
-
 def read_step_sizes(nets: Sequence[Any], eta: float, gamma: float) -> dict[str, list[float]]:
     """Step sizes in the weights of networks of one looped layer, N = 10, beside those of a tuned GD++."""
     read = [lenses.step_sizes(net, 10) for net in nets]
@@ -228,8 +223,8 @@ def predicted(lab: study.Lab, settings: Regression, references: Mapping[str, Any
             x, descent = x - x.mean(-2, keepdim=True), reference.learner
         spectra = (x.mT @ x / family.n_context).cpu().numpy()
         expected = learners.spectral_mse(x.new_tensor(np.linalg.eigvalsh(spectra)).cpu(), descent, family)
-        losses["mse", name] = [errors(reference, drawn)]
-        losses["expected", name] = [expected.detach().numpy()]
+        losses["mse", name] = [lenses.per_task_errors(reference, drawn)]
+        losses["expected", name] = [expected]
     return Estimates.of(losses)
 
 

@@ -10,21 +10,7 @@ import numpy as np
 
 from mesascope import study
 from mesascope.studies.icl_gd.regression import INPUT_SCALES, SWEEPS
-from mesascope.study import (
-    Claim,
-    Figure,
-    Level,
-    Line,
-    Lines,
-    Reading,
-    StageReading,
-    above,
-    below,
-    ours,
-    printed,
-    stage,
-    two_sided,
-)
+from mesascope.study import Claim, Figure, Level, Line, Lines, Reading, StageReading, above, below, ours, stage
 
 NAMES = {"gd": "gradient descent", "gd++": "GD++", "centred": "centred descent"}
 HALF_MSE = "half mean squared error"
@@ -102,7 +88,7 @@ def suits_training(swept: StageReading, what: str) -> Claim:
         SUITED, f"the loss of {what} divided by the squared input scale is larger at 0.5 and 1.5 times the scale of "
         "training than at the scale of training",
         swept.map(relative_losses, "(loss / scale^2) / that at the scale of training"), above(1.0),
-        ours("premise"), over="algorithms", at_least=1, about="algorithms",
+        ours("premise"), over="algorithms",
     )  # fmt: skip
 
 
@@ -112,7 +98,7 @@ def as_trained(*names: str) -> Claim:
     return Claim(
         "networks-as-trained", "on fresh tasks each network has the loss that was logged at the end of its training, "
         "within 20 %",
-        study.beside(ratios, "loss on fresh tasks / last logged loss"), two_sided(0.2), ours("premise"),
+        study.beside(ratios, "loss on fresh tasks / last logged loss"), study.two_sided(0.2), ours("premise"),
         premises=(),
     )  # fmt: skip
 
@@ -132,7 +118,7 @@ def as_predicted(references: Sequence[str], name: str = "predicted", *, id: str 
     return Claim(
         id, "the losses of the reference algorithms are within 3 % of those that theory gives for their step sizes",
         stage(name).map(lambda r: np.concatenate([r["mse", key] / r["expected", key] for key in references]), words),
-        two_sided(0.03), ours("premise"), over="algorithms", at_least=len(references), about="algorithms",
+        study.two_sided(0.03), ours("premise"), over="algorithms", at_least=len(references),
     )  # fmt: skip
 
 
@@ -176,24 +162,31 @@ def contrast_figures(
     """The two figures of a `contrast`: during training (with ``claims``), and on scaled inputs (with ``away``)."""
     subject, run, swept = title[0].upper() + title[1:], stage(name), stage(f"{name}-input-scale")
     levels = [Level(run[f"{key} mse"] / 2, key, NAMES[key]) for key in references]
+    return (
+        Figure(
+            name, f"{subject} on held-out tasks while training; line and band: mean and range over seeds. {source}.",
+            training_panels(run, "trained", references, levels, log), columns=2, claims=claims,
+        ),
+        Figure(
+            f"{name}-input-scale",
+            f"{subject} and references where inputs are scaled away from those of training. {source}.",
+            panels_over(swept, "x_scale", title, references), claims=away,
+        ),
+    )  # fmt: skip
+
+
+def training_panels(
+    run: StageReading, label: str, references: Sequence[str], levels: Sequence[Level], log: str = ""
+) -> tuple[Lines, ...]:
+    """Panels of what `regression.watch_alignment` logs: loss with ``levels``, and alignment with each reference."""
 
     def to(quantity: str, y: str, log: str = "") -> Lines:
         return study.curves(run, {f"{key} {quantity}": (key, f"to {NAMES[key]}") for key in references}, y, log=log)
 
     return (
-        Figure(
-            name, f"{subject} on held-out tasks while training; line and band: mean and range over seeds. {source}.",
-            (
-                study.curves(run, {"mse": ("trained", "trained")}, HALF_MSE, levels, factor=0.5, log=log),
-                to("cosine", SENSITIVITIES), to("sensitivity-difference", MODELS, "y"),
-                to("prediction-difference", PREDICTIONS, "y"),
-            ), columns=2, claims=claims,
-        ),
-        Figure(
-            f"{name}-input-scale",
-            f"{subject} and references where inputs are scaled away from those of training. {source}.",
-            panels_over(swept, "x_scale", title, references), columns=2, claims=away,
-        ),
+        study.curves(run, {"mse": ("trained", label)}, HALF_MSE, levels, factor=0.5, log=log),
+        to("cosine", SENSITIVITIES), to("sensitivity-difference", MODELS, "y"),
+        to("prediction-difference", PREDICTIONS, "y"),
     )  # fmt: skip
 
 
@@ -202,32 +195,21 @@ def relative(swept: StageReading, case: str) -> Reading:
     return swept.case(case).map(over_training if case == "x_scale" else lambda x: x, case)
 
 
-def losses_over(
-    swept: StageReading, case: str, title: str, references: Sequence[str], x: str = RELATIVE, middle: bool = False
-) -> Lines:
-    """Losses along a sweep; with ``middle`` also those of midpoints between trained networks and construction."""
-    at = relative(swept, case)
-    lines = [Line(at, swept["mse", "trained"] / 2, "trained", title)]
-    for key in references:
-        lines.append(Line(at, swept["mse", key].at(0, key) / 2, key, NAMES[key], marks="o"))
-    if middle:
-        lines.append(Line(at, swept["mse", "middle"] / 2, "interpolated", "interpolated"))
-    return Lines("", x, HALF_MSE, lines, "y")
-
-
-def ratios_over(swept: StageReading, case: str, references: Sequence[str], x: str = RELATIVE, log: str = "y") -> Lines:
-    """Each seed's loss / each reference's along a sweep, with a line at 1."""
-    shown: Mapping[Reading, Any] = {swept.ratio("trained", key): (key, f"to {NAMES[key]}") for key in references}
-    y, level = "loss of each seed / of reference", Level(1.0, "limit")
-    return study.sweep(x, y, relative(swept, case), shown, [level], each=True, marks=".-", log=log)
-
-
 def panels_over(
     swept: StageReading, case: str, title: str, references: Sequence[str], x: str = RELATIVE, middle: bool = False,
     log: str = "y",
 ) -> tuple[Lines, Lines]:  # fmt: skip
-    """`losses_over` and, with its axis ``log``, `ratios_over`."""
-    return losses_over(swept, case, title, references, x, middle), ratios_over(swept, case, references, x, log)
+    """Losses along a sweep, and each seed's loss / each reference's, with axis ``log`` and a line at 1.
+
+    With ``middle``, losses of midpoints between trained networks and construction are shown as well.
+    """
+    at, level = relative(swept, case), Level(1.0, "limit")
+    lines = [Line(at, swept["mse", "trained"] / 2, "trained", title)]
+    lines += [Line(at, swept["mse", key].at(0, key) / 2, key, NAMES[key], marks="o") for key in references]
+    lines += [Line(at, swept["mse", "middle"] / 2, "interpolated", "interpolated")] if middle else []
+    shown: Mapping[Reading, Any] = {swept.ratio("trained", key): (key, f"to {NAMES[key]}") for key in references}
+    ratios = study.sweep(x, "loss of each seed / of reference", at, shown, [level], each=True, marks=".-", log=log)
+    return Lines("", x, HALF_MSE, lines, "y"), ratios
 
 
 def changed_tasks(
@@ -251,12 +233,11 @@ def matched(
     former: str = "",
 ) -> tuple[Claim, Claim]:  # fmt: skip
     """Claims that trained networks, and those halfway to the construction, match the reference in a sweep."""
-    within = f"within {100 * margin:.0f} % of {NAMES[reference]}'s"
+    within, bound = f"within {100 * margin:.0f} % of {NAMES[reference]}'s", study.two_sided(margin)
     return (
-        Claim(name, f"{where} each loss is {within}", swept.ratio("trained", reference), two_sided(margin), source,
-              former=former),
+        Claim(name, f"{where} each loss is {within}", swept.ratio("trained", reference), bound, source, former=former),
         Claim(f"interpolated-{name}", f"halfway between trained weights and construction losses are {within} {where}",
-              swept.ratio("middle", reference), two_sided(margin), source, premises=halfway, former=former),
+              swept.ratio("middle", reference), bound, source, premises=halfway, former=former),
     )  # fmt: skip
 
 
@@ -266,7 +247,7 @@ def matched_elsewhere(
     """`matched` in the sweeps of `changed_tasks`, with a margin of 5 % for teachers, and another for ``inputs``."""
     pairs = [
         matched(name, stage(prefix + name), reference, panel.cases, inputs if name == "unseen-inputs" else 0.05,
-                printed(f"Fig. {figure} {panel.place}"), halfway)
+                study.printed(f"Fig. {figure} {panel.place}"), halfway)
         for name, panel in CHANGED.items()
     ]  # fmt: skip
     return tuple(itertools.chain(*pairs))

@@ -174,27 +174,25 @@ TRAINING = Figure(
         _losses("both from one number", {
             "tied-transformer": ("trained", "transformer"), "tied-control": ("gd", "MLP and one gradient step"),
         }),
-    ), columns=2, claims=(
+    ), claims=(
         Claim("control-learns", "the control's loss is less than half of that of predicting zero",
               main.ratio("control", "zero"), below(0.5), ours("premise"), former="printed, held"),
         Claim("targets", "control: the loss of predicting zero is within 10 % of the mean square of targets, of both "
               "families",
               study.beside([main["mse", "zero"] / SQUARES[0], tied["mse", "zero"] / SQUARES[1]],
                            "loss of predicting zero / mean square of targets, each family"), study.two_sided(0.1),
-              study.derived("control: moments of amplitudes and phases"), premises=(), at_least=1, over="algorithms",
-              about="algorithms"),
+              study.derived("control: moments of amplitudes and phases"), over="algorithms"),
         Claim("starts-at-control", "control: a transformer that starts from the weights of its control (the MLP and "
               "one gradient step) has the control's final loss within 0.1 %",
               stage("from-control")["mse"].at((..., 0), "of transformers at the first step")
               / stage("control")["mse"].at((..., -1), "of controls at the last"), study.two_sided(0.001),
               ours("control: a transformer can represent the control"), quantifier="exact",
-              exact_because="the same function has the same loss", premises=(), about="algorithms"),
+              exact_because="the same function has the same loss", about="algorithms"),
         Claim("networks-of-curves", "control: the loss of transformers over that of controls is within 10 % of that at "
               "the end of their curves",
               main.ratio("trained", "control")
               / (stage("transformer")["mse"] / stage("control")["mse"]).at((..., -1), "at the end"),
-              study.two_sided(0.1), ours("control: each curve is that of its network"), premises=(),
-              about="algorithms"),
+              study.two_sided(0.1), ours("control: each curve is that of its network"), about="algorithms"),
         Claim("learns", "the transformer's loss is less than half of that of predicting zero",
               main.ratio("trained", "zero"), below(0.5), ours("whether it learns at all"), premises=("converged",),
               former="printed, held"),
@@ -232,7 +230,7 @@ FUNCTIONS = Figure(
               printed("Fig. 4 right"), premises=(*PREMISES, "derivatives")),
         Claim("waves", "control: labels of the tasks shown lie within 0.01 of their waves",
               study.Reading("largest distance of labels from the wave", _from_waves), below(0.01),
-              ours("control: inputs have their own targets"), quantifier="exact", at_least=SHOWN, premises=(),
+              ours("control: inputs have their own targets"), quantifier="exact", at_least=SHOWN,
               exact_because="labels have no noise", over="contexts", about="algorithms"),
         Claim("initial-functions", "before the context is used, the transformer's predictions differ from the "
               "control's by less than half of their size on average",

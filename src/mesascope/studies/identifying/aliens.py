@@ -14,7 +14,7 @@ import lazy_loader
 import numpy as np
 
 from mesascope import adapters, constructions, nets, tasks, training
-from mesascope.studies.identifying.regressors import stream
+from mesascope.streams import stream
 
 Array = np.ndarray
 # The learner, or a function that builds it, and the name of the candidate that it equals, or None; by name.

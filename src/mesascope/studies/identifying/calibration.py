@@ -21,9 +21,9 @@ import msgspec
 import numpy as np
 
 from mesascope import adapters, identification, learners, study, tasks
+from mesascope.streams import stream
 from mesascope.studies.common import returning
 from mesascope.studies.identifying.aliens import alien, aliens
-from mesascope.studies.identifying.regressors import stream
 from mesascope.study import Arrays, Bound, Claim, Count, Figure, Grid, Lines, Reading, Study, above, below, frozen, ours
 from mesascope.text import percent_text
 

@@ -101,8 +101,6 @@ def _distances(r: Any) -> list[Line | Level]:
     return [*marks(dict(zip(RIVALS, rivals(r)["distance"].T, strict=True))), Level(0.01, "limit", "1 %")]
 
 
-_HERE = "mesascope.studies.identifying.good_regression"
-
 STUDY = Study(
     name="good-regression",
     source=BLOG,
@@ -115,7 +113,7 @@ STUDY = Study(
             Lines("", "layers, or steps", "half squared error", _losses(), log="y"),
             Lines("", "", "squared difference from descent", _distances, log="y",
                   limits={"xticks": [], "ylim": (1e-3, 2)}),
-        ), columns=2, claims=(
+        ), claims=(
             Claim("constructed", "a network built for it makes the predictions of as many steps of gradient descent",
                   path["apart"].at((slice(None), -1), "after the last layer"), below(1e-12), study.printed(BLOG),
                   over="draws", quantifier="exact", about="algorithms", exact_because=ROUNDING),
@@ -148,8 +146,8 @@ STUDY = Study(
     ),
     mutations=(
         bugs.HALF_STEP, bugs.SHIFTED_TARGETS,
-        Mutation(bugs.LEAK.bug, f"{_HERE}:drawn", bugs.LEAK.wrong),
-        Mutation("all sets of tasks are equal", f"{_HERE}:drawn",
+        Mutation(bugs.LEAK.bug, f"{__name__}:drawn", bugs.LEAK.wrong),
+        Mutation("all sets of tasks are equal", f"{__name__}:drawn",
                  lambda draw: lambda family, count, seed, name: draw(family, count, 0, name)),
         Mutation("candidates are compared on the family's own tasks alone",
                  "mesascope.identification.conditions:CONDITIONS", lambda conditions: {}),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from mesascope import adapters, tasks
 from mesascope.errors import MissingPackageError, refuse
+from mesascope.streams import seeded
 
 if TYPE_CHECKING:
     import torch
@@ -48,8 +49,6 @@ def reader(model: adapters.LocalModel) -> adapters.TextLearner:
 
 def with_random_weights(model: adapters.LocalModel, seed: int) -> adapters.LocalModel:
     """The same network with random weights."""
-    from mesascope.streams import seeded
-
     found = copy.copy(model)
     with seeded(seed):
         found.model = type(model.model)(model.model.config).to(model.model.device).eval()

@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -207,14 +208,11 @@ def _nearest(name: str, words: str) -> Reading:
     return found[name].map(lambda distances: distances.min(1), words)
 
 
-def _claim(
-    id: str, sentence: str, reading: Reading, bound: study.Bound, source: Any = TRAINED, former: str = ""
-) -> Claim:
-    return Claim(id, sentence, reading, bound, source, quantifier="median", at_least=3, former=former)
+_claim = partial(Claim, source=TRAINED, quantifier="median")
 
 
 def _control(id: str, sentence: str, words: str, read: Any, bound: study.Bound, why: str, **changes: Any) -> Claim:
-    usual = {"quantifier": "every", "over": "algorithms", "at_least": 1, "premises": (), "about": "algorithms"}
+    usual = {"over": "algorithms", "at_least": 1, "about": "algorithms"}
     return Claim(id, f"control: {sentence}", Reading(words, read), bound, ours(f"control: {why}"), **usual | changes)
 
 
@@ -297,7 +295,7 @@ STUDY = study.Study(
             Lines("", "pairs", "sum of excess absolute errors",
                   [Line(COUNTS, regret, "trained", "language model", each=True)],
                   limits={"xticks": range(0, PAIRS + 1, 5)}),
-        ), columns=2, size=(10, 4.2), claims=(
+        ), size=(10, 4.2), claims=(
             _claim("learns-in-context", "with all pairs the median language model's error is smaller than with one "
                    "pair", _error(MODEL) / _error(MODEL, 1), below(1.0), former="printed, < 0.5"),
             _claim("better-than-neighbours", "the median language model's error is smaller than that of three "
@@ -307,14 +305,14 @@ STUDY = study.Study(
                    "LinearRegression on the same rounded numbers", _error(MODEL) / _error("linear"), below(1.05),
                    former="printed, undecided"),
             _claim("not-optimal", "the median language model's error is larger than that of ridge regression with the "
-                   "true noise", _error(MODEL) / _error("bayes"), above(1.0), ours("the limit")),
+                   "true noise", _error(MODEL) / _error("bayes"), above(1.0), source=ours("the limit")),
             _claim("regret", "the regret of the median language model grows more slowly than the number of pairs",
                    regret.map(_growth, "exponent of the regret's growth"), below(1.0),
                    former="printed, undecided"),
             _claim("rounding", "the median language model's error exceeds that of ridge regression by more than "
                    "rounding to one decimal costs ridge regression",
                    _error(MODEL) - _error("bayes") - (_error("bayes") - _error("unrounded")), above(0.0),
-                   ours("the rounding floor"), former="the ratio of the two < 1, held"),
+                   source=ours("the rounding floor"), former="the ratio of the two < 1, held"),
         )),
         Figure("ranks", "With all pairs: mean absolute errors, unexplained share of the labels' variance, and mean "
                "ranks by errors, the best first, with bootstrap intervals at 95 % over tasks of all language models.", (
@@ -322,7 +320,7 @@ STUDY = study.Study(
             Lines("", "", "1 - R^2", _bars("squares"), log="y", limits={"xticks": []}),
             Lines("", "", "mean rank", _bars("ranks", [*SHOWN.values(), *SLOW.values()]),
                   limits={"xticks": [], "xlim": (-1, 22)}),
-        ), columns=3, size=(13, 4.5), claims=(
+        ), size=(13, 4.5), claims=(
             _claim("explains", "the median language model explains more than 90 % of the labels' variance",
                    Reading("R^2", _explained), above(0.9), former="printed, undecided"),
             _claim("rank", "among twelve regressors, the mean rank of the median language model is better than the "
@@ -335,14 +333,15 @@ STUDY = study.Study(
                "with the largest. Means over models.", (Lines("", "", "", _distances),), size=(6, 6), claims=(
             _claim("on-its-tasks", "on tasks like those of training, some candidate is within 1 % of the median "
                    "language model's predictions",
-                   _nearest("own", "normalised squared difference from the nearest"), below(0.01), ours("identify")),
+                   _nearest("own", "normalised squared difference from the nearest"), below(0.01),
+                   source=ours("identify")),
             _claim("elsewhere", "the median language model runs no candidate: from each, its lower confidence bound "
                    "of the difference is above 0.5 % under some condition",
                    _nearest("worst", "largest lower bound of any condition, least of all candidates"), above(0.005),
-                   ours("identify")),
+                   source=ours("identify")),
             _claim("shuffled", "with the labels of a context in reverse order, the median language model's error at "
-                   "least doubles",
-                   Reading("error with reversed labels / in order", _shuffled), above(2.0), ours("a null control")),
+                   "least doubles", Reading("error with reversed labels / in order", _shuffled), above(2.0),
+                   source=ours("a null control")),
         )),
     ),
     deviations=(

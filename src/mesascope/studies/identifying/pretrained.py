@@ -10,18 +10,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from mesascope import identification, study, tasks
 from mesascope.errors import ArgumentError
+from mesascope.streams import stream
 from mesascope.studies.common import returning
 from mesascope.studies.icl_gd import bugs
 from mesascope.studies.identifying import language_models, regressors
 from mesascope.studies.identifying.calibration import budget
 from mesascope.studies.identifying.language_models import RATES, STEPS
-from mesascope.studies.identifying.regressors import MODEL, PAIRS, SHOWN, stream
+from mesascope.studies.identifying.regressors import MODEL, PAIRS, SHOWN
 from mesascope.study import Arrays, Claim, Count, Figure, Level, Line, Lines, Mutation, Reading, above, below, ours
 
 SHEN = "Shen et al., Do Pretrained Transformers Learn In-Context by Gradient Descent? (ICML 2024)"
@@ -197,11 +199,8 @@ def _overlap(name: str, words: str, weights: int = 0) -> Reading:
     return overlaps[name].map(lambda shares: shares[:, weights].max(-1), f"overlap {words}")
 
 
-def _claim(id: str, sentence: str, reading: Reading, bound: study.Bound, source: Any, **changes: Any) -> Claim:
-    return Claim(id, sentence, reading, bound, source, **{"over": "draws", "quantifier": "median", **changes})
-
-
-COUNTED = {"quantifier": "exact", "exact_because": "answers to given prompts are counted"}
+_claim = partial(Claim, over="draws", quantifier="median")
+COUNTED: dict[str, Any] = {"quantifier": "exact", "exact_because": "answers to given prompts are counted"}
 COPYING = PROBLEMS.index("copying")
 reads = answers[MODEL].map(lambda given: np.isfinite(given).mean((2, 3, 4)), "share of answers that are numbers")
 finds = answers.map(
@@ -284,7 +283,7 @@ STUDY = study.Study(
     figures=(
         Figure("errors", "Mean absolute errors by number of pairs, of the language model and of regressors that read "
                "the same rounded numbers: means and ranges over sets of tasks.",
-               tuple(_curves(problem) for problem in PROBLEMS), columns=3, size=(13, 3.8), claims=(
+               tuple(_curves(problem) for problem in PROBLEMS), size=(13, 3.8), claims=(
             _claim("answers", "at least 90 % of answers are numbers", reads, above(0.9), ours("premise"), **COUNTED),
             _claim("learns-in-context", "on linear problems the error is smaller with all pairs than with two",
                    (_error(MODEL, "linear") / _error(MODEL, "linear", COUNTS[0])).log2(), below(0.0),
@@ -303,7 +302,7 @@ STUDY = study.Study(
                "pairs.", (
             Lines("", "", "share", _controls, limits={"xticks": []}),
             Lines("", "steps of descent", "overlap of likeliest tokens", _steps, limits={"ylim": (0, 1)}),
-        ), columns=2, size=(10, 4), claims=(
+        ), size=(10, 4), claims=(
             _claim("repeats-labels", "on linear problems answers repeat a label of the context more often than those "
                    "of ridge regression", _repeats(MODEL) - _repeats("bayes"), above(0.0), ours("label copying")),
             _claim("finds-its-pair", "for an input that is in the context, more than half of the answers are its label",

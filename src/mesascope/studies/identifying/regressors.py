@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mesascope import adapters, learners, nets, tasks, training
+from mesascope.streams import stream
 from mesascope.study import Line
 
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor
 
 # Pairs of a whole context, and the numbers of pairs that regressors are given.
@@ -43,13 +43,6 @@ def drawn(family: Any, count: int, seed: int, name: str) -> tasks.Episode:
     import torch
 
     return family.sample(count, stream(seed, name)).to(torch.float64)
-
-
-def stream(seed: int, name: str, step: int = 0) -> torch.Generator:
-    """Call `mesascope.streams.stream`, which is imported only when a study runs."""
-    from mesascope.streams import stream
-
-    return stream(seed, name, step)
 
 
 @functools.cache

@@ -162,15 +162,15 @@ def _head(where: str, kind: str) -> Reading:
     return study.stage("copying", before="weight on the token before")[where, kind]
 
 
-def _copies(id: str, sentence: str, kinds: Iterable[str], source: Any, former: str) -> Claim:
+def _copies(id: str, sentence: str, kinds: Iterable[str]) -> Claim:
     """Claim that a head of the first layer attends to the previous token, in two-layer networks of these kinds."""
     beyond = [_head("before", kind) - 0.3 for kind in kinds]
     beyond += [_head("before", kind) - _head("elsewhere", kind) for kind in kinds]
     words = "weight on the previous token - 0.3; - the largest on the token itself and those two and three before"
     return Claim(id, f"{sentence} gives the previous token more than 0.3 of its attention, and more than the token "
                  "itself or those two and three before",
-                 beside(beyond, words), above(0.0), source, premises=("learned", "untrained-copies"),
-                 former=former)  # fmt: skip
+                 beside(beyond, words), above(0.0), ours("Fig. 3.9 shows heads of several offsets"),
+                 premises=("learned", "untrained-copies"), former="printed, failed")  # fmt: skip
 
 
 SCORES = [score(size, "linear") - score(size, "mesa") for size in SIZES]
@@ -279,7 +279,7 @@ STUDY = Study(
                "first steps; line and band: mean and range over seeds. Thesis: section 3.5.3.", (
             Lines("two layers", "training step", "nats per token", _training("two")),
             Lines("four layers", "training step", "nats per token", _training("four")),
-        ), columns=2, shared_legend=True, claims=(
+        ), shared_legend=True, claims=(
             _learned("learned", "networks of two and four layers have a smaller loss than the bigram model",
                      BOTH_SIZES),
             Claim("plausible", "the loss of each network of two and four layers is 0.4 to 1.7 times that of the bigram "
@@ -309,7 +309,7 @@ STUDY = Study(
                "range over seeds.", (
             Lines("two layers", "tokens read", "nats per token", _by_token("two"), "x"),
             Lines("four layers", "tokens read", "nats per token", _by_token("four"), "x"),
-        ), columns=2, shared_legend=True, claims=(
+        ), shared_legend=True, claims=(
             Claim("better-score", "the loss at 3/8 to 5/8 of the context, and its excess over the loss at 1/32 to "
                   "1/16 (in-context score), are smaller for each hybrid with mesa layers than for that with linear "
                   "layers", beside([*SCORES, *_less("mesa", "linear", "late")], SCORE_AND_LATE), above(0.0), SECTION,
@@ -345,11 +345,9 @@ STUDY = Study(
                "it; by the kind of the second layer, one mark a seed.", (
             _heads("before", "weight on the token before"),
             _heads("elsewhere", "weight near it elsewhere"),
-        ), columns=2, size=(11, 3.2), claims=(
-            _copies("copies", "in each network of two softmax layers, a head of the first layer", ["softmax"],
-                    ours("Fig. 3.9 shows heads of several offsets"), "printed, failed"),
-            _copies("hybrids-copy", "in each hybrid, a head of the first layer (softmax)", HYBRIDS,
-                    ours("Fig. 3.9 shows heads of several offsets"), "printed, failed"),
+        ), size=(11, 3.2), claims=(
+            _copies("copies", "in each network of two softmax layers, a head of the first layer", ["softmax"]),
+            _copies("hybrids-copy", "in each hybrid, a head of the first layer (softmax)", HYBRIDS),
             Claim("untrained-copies", "in untrained networks no head gives the token before a tenth of its attention",
                   _head("before", "untrained"), below(0.1), ours("a null control"), former=FORMER),
         )),
@@ -357,7 +355,7 @@ STUDY = Study(
                "line and band: mean and range over seeds. Thesis: Fig. 3.7.", (
             _by_nu(loss, "nats per token"),
             _by_nu(score, "in-context score (nats)"),
-        ), columns=2, shared_legend=True, claims=(
+        ), shared_legend=True, claims=(
             _learned("alone-learned", "networks of one layer have a smaller loss than the bigram model",
                      [*(("alone", f"{kind} {nu}") for kind in ALONE for nu in NUS), ("alone", "softmax")]),
             _reads("alone-reads", "the loss of a single softmax layer on the second half of the context is larger if "

@@ -60,12 +60,12 @@ def token_losses(groups: Groups, windows: Any) -> dict[str, list[Any]]:
 def banded(losses: Losses, bands: Mapping[str, slice], groups: Groups, windows: Any, context: int) -> Estimates:
     """Losses on each block by band of tokens, and those of `cut_losses` as band ``cut``."""
     read = {
-        (band, name): [_by_block(own)[:, tokens].mean(1).numpy() for own in members]
+        (band, name): [_by_block(own)[:, tokens].mean(1) for own in members]
         for name, members in losses().items()
         for band, tokens in bands.items()
     }
     for name, members in groups.items():
-        read["cut", name] = [_by_block(cut_losses(net, windows, context)).mean(1).numpy() for net in members]
+        read["cut", name] = [_by_block(cut_losses(net, windows, context)).mean(1) for net in members]
     return Estimates.of(read)
 
 
@@ -82,7 +82,7 @@ def uniform(net: Any, windows: Any, vocabulary: int) -> Arrays:
     for weight in net.parameters():
         weight.data.zero_()
     (losses,) = token_losses({"uniform": [net]}, windows)["uniform"]
-    return Arrays({"loss": np.array(float(losses.mean()) / np.log(vocabulary))}, loss="")
+    return Arrays({"loss": float(losses.mean()) / np.log(vocabulary)})
 
 
 def cut_losses(net: Any, windows: Any, context: int) -> Any:
@@ -123,7 +123,7 @@ def pair_frequencies(corpus: Any, windows: Any) -> Arrays:
     places = np.searchsorted(pairs, first * size + second).clip(max=len(pairs) - 1)
     seen = np.where(pairs[places] == first * size + second, counts[places], 0)
     losses = -np.log((seen + single[second] / single.sum()) / (single[first] + 1))
-    return Arrays({"frequencies": np.array(losses.mean())}, frequencies="")
+    return Arrays({"frequencies": losses.mean()})
 
 
 def seen(corpus: Any, windows: Any) -> Arrays:
@@ -131,7 +131,7 @@ def seen(corpus: Any, windows: Any) -> Arrays:
     dtype = corpus.index.dtype
     text = _training_text(corpus).astype(dtype).tobytes()
     pieces = windows[:: max(len(windows) // SEARCHED, 1), :PIECE].cpu().numpy().astype(dtype)
-    return Arrays({"percent": np.array(100 * np.mean([one.tobytes() in text for one in pieces]))}, percent="")
+    return Arrays({"percent": 100 * np.mean([one.tobytes() in text for one in pieces])})
 
 
 def copying(groups: Groups, windows: Any) -> Estimates:

@@ -15,7 +15,7 @@ import numpy as np
 from mesascope import learners, lenses, study
 from mesascope.studies.common import converged, drawn_with
 from mesascope.studies.mesa import bugs, dynamics
-from mesascope.studies.mesa.dynamics import each_with_each, joined
+from mesascope.studies.mesa.dynamics import each_with_each
 from mesascope.study import Claim, Figure, Mutation, Study, above, below, ours, stage, two_sided
 
 STEPS = ("converged", "gd-at-its-optimum")
@@ -80,7 +80,7 @@ def _other_products(name: str) -> study.Reading:
     return sizes.map(lambda now: now[:, :2].sum(1) / now[:, 2], f"{words}, of {ROLES[name][1]}")
 
 
-ELSEWHERE = joined(
+ELSEWHERE = study.beside(
     [each_with_each(main, "orthogonal-linear", "linear"), each_with_each(orthogonal, "linear", "orthogonal-linear")],
     "loss of layers trained on the other kind / on this kind, all pairs of networks",
 )
@@ -108,7 +108,7 @@ STUDY = Study(
                "mean and range over seeds.", (
             dynamics.along(stage("by-time"), ROLES, "contractions"),
             dynamics.along(stage("orthogonal-by-time"), ROLES, "orthogonal maps"),
-        ), columns=2, shared_legend=True, claims=(
+        ), shared_legend=True, claims=(
             Claim("other-algorithm", "the loss of a linear layer trained on contractions is smaller than that of one "
                   "tuned step of gradient descent from zero",
                   main.ratio("linear", "gd"), below(1.0), ours("what another algorithm gains"), premises=STEPS,
@@ -123,13 +123,13 @@ STUDY = Study(
             Claim("constant-is-enough", "predicting the best fixed multiple of the newest element, which needs no "
                   "learning in context, has a smaller loss than ridge regression",
                   main.ratio("multiple", "limit"), below(1.0),
-                  ours("the loss without any learning"), over="algorithms", at_least=1, about="algorithms"),
+                  ours("the loss without any learning"), over="algorithms"),
             Claim("not-below-constant", "no layer of either kind has a smaller loss than the best multiple of the "
                   "newest element", dynamics.ratios(main, KINDS, "multiple"), above(1.0),
                   ours("learning in context beyond a constant")),
             Claim("step-from-constant", "one step of gradient descent from the best multiple has a smaller loss than "
                   "the multiple", main.ratio("step-from-multiple", "multiple"), below(1.0),
-                  ours("context helps"), over="algorithms", at_least=1, about="algorithms"),
+                  ours("context helps"), over="algorithms"),
             Claim("no-transfer", "on each kind of dynamics, linear layers trained on the other kind have more than "
                   "twice the loss of linear layers trained on it",
                   ELSEWHERE, above(2.0), ours("the kinds of dynamics differ")),
@@ -140,7 +140,7 @@ STUDY = Study(
                         [study.Line(np.arange(4), coefficients[name], ROLES[name][0], label, each=True, marks="o")
                          for name, label in TRAINED_ON.items()],
                         limits={"xticks": range(4), "xticklabels": PRODUCTS}),
-        ), columns=1, shared_legend=True, claims=(
+        ), shared_legend=True, claims=(
             Claim("other-products", "on contractions the layer gives s_i s_i^T and s_{i-1} s_i^T, which no gradient "
                   "step from a multiple of I uses, more weight than s_i s_{i-1}^T",
                   _other_products("linear"), above(1.0), study.derived(f"{FOOTNOTE}: other algorithms"),

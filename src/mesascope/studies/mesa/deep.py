@@ -16,7 +16,7 @@ from typing import Any
 from mesascope import lenses, nets, study
 from mesascope.studies.common import converged, midpoint_distances, thesis_plan, watch_loss
 from mesascope.studies.mesa import bugs, dynamics
-from mesascope.studies.mesa.dynamics import adamw_plan, each_with_each, joined
+from mesascope.studies.mesa.dynamics import adamw_plan, each_with_each
 from mesascope.study import Claim, Figure, Study, Training, above, below, ours, printed, stage, two_sided
 
 # Coefficients of each layer and head that von Oswald (2024) keeps.
@@ -101,7 +101,7 @@ def _relative(target: str, known: int) -> study.Reading:
     return _decoded(target, "six", known) / mean
 
 
-DEEPER = joined(
+DEEPER = study.beside(
     [each_with_each(main, "four", "two"), each_with_each(main, "six", "four")],
     "loss of four / of two, of six / of four, all pairs of networks",
 )
@@ -139,8 +139,8 @@ STUDY = Study(
     },
     measure=measure, trainings=4, premises=("converged", "limit-at-its-optimum"), at_least=3,
     claims=(
-        converged(*DEPTHS, at_least=3, most=0.02),
-        converged("retrained", id="retrained-converged", at_least=3, most=0.1),
+        converged(*DEPTHS, most=0.02),
+        converged("retrained", id="retrained-converged", most=0.1),
         dynamics.best_ridge(),
         # Six steps explode on rare sequences: their loss is known to 1 %.
         dynamics.tuned_steps("online", "comparison", least=0.99, former="bound > 0.999, failed"),
@@ -174,7 +174,7 @@ STUDY = Study(
                   former="printed, failed"),
         )),
         Figure("retrained", "Loss of a step by the number of elements known; line and band: mean and range over seeds. "
-               "Thesis: Fig. 3.3 A.", (dynamics.along(stage("by-time"), READ),), columns=1, claims=(
+               "Thesis: Fig. 3.3 A.", (dynamics.along(stage("by-time"), READ),), claims=(
             Claim("retrained", "after further training of its sixteen coefficients per layer and head, the algorithm "
                   "read from each network has a loss within 2 % of the network's",
                   main.ratio("retrained", "six"), two_sided(0.02), printed("Fig. 3.3 A: perfectly described"),
@@ -190,7 +190,7 @@ STUDY = Study(
         )),
         Figure("probes", "Errors of linear probes on sequences held out, by layer; 0 is before the first. Thesis: Fig. "
                "3.3 B and C.", tuple(dynamics.probe_panel(target, title, PROBED) for target, title in TARGETS.items()),
-               columns=2, shared_legend=True, claims=(
+               shared_legend=True, claims=(
             dynamics.shuffled_targets(TARGETS, ("six", "untrained")),
             Claim("next-improves", "each of six layers lowers the error of a linear probe of the next element, after "
                   "10, 20 and 40 elements",
@@ -212,8 +212,7 @@ STUDY = Study(
                   premises=PROBES),
         )),
         dynamics.weights_figure("Products of weights of the first two of six layers, first seed, each over its largest "
-                                "entry, in blocks for the prediction, s_t, s_t and s_{t-1}. Thesis: Fig. 3.11.", 4,
-                                (9, 8.6), (
+                                "entry, in blocks for the prediction, s_t, s_t and s_{t-1}. Thesis: Fig. 3.11.", 4, (
             Claim("revalg", "the loss of the algorithm read from the blocks of six layers is within 2 % of that of the "
                   "layers", main.ratio("revalg", "six"), two_sided(0.02), ours(AS_READ), unlike=UNLIKE,
                   former="printed, failed"),

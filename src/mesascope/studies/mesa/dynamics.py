@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
@@ -12,7 +11,7 @@ import numpy as np
 
 from mesascope import constructions, learners, lenses, nets, study, tasks
 from mesascope.studies.common import plan, thesis_plan, watch_loss
-from mesascope.study import Claim, Figure, Line, Reading, StageReading, Training, above, below, ours, stage, two_sided
+from mesascope.study import Claim, Figure, Line, Reading, StageReading, Training, above, below, beside, ours, stage
 from mesascope.text import percent_text
 
 if TYPE_CHECKING:
@@ -133,10 +132,9 @@ def descents(lab: study.Lab, settings: Dynamics, name: str = "gd", steps: int = 
     """Tuned online gradient descent of ``steps`` steps, and the same with shorter and longer steps."""
     start = learners.OnlineGradientDescent(steps, 0.03 if steps == 1 else [0.01] * steps)
     tuned: Any = learners.tune(start, settings.family(), tasks=settings.tune_tasks, seed=lab.seed).learner
-    found = {name: [tuned]} | {f"{name}-{word}": [copy.deepcopy(tuned)] for word in STEPS}
-    for word, factor in STEPS.items():
-        found[f"{name}-{word}"][0].eta.data.mul_(factor)
-    return found
+    scaled = {word: (factor * tuned.eta.detach()).tolist() for word, factor in STEPS.items()}
+    others = {f"{name}-{word}": [learners.OnlineGradientDescent(steps, eta)] for word, eta in scaled.items()}
+    return {name: [tuned]} | others
 
 
 def least_squares(settings: Dynamics) -> dict[str, list[Any]]:
@@ -200,15 +198,9 @@ def after(by_time: StageReading, *known: int) -> StageReading:
     return by_time.where(lambda cases: np.isin(cases["t"], known), words)
 
 
-def joined(readings: Iterable[Reading], words: str, axis: int = 1) -> Reading:
-    """Concatenate readings ``(replicates, cases)`` along cases; along replicates if ``axis`` is 0."""
-    all_ = tuple(readings)
-    return Reading(words, lambda results: np.concatenate([one(results) for one in all_], axis))
-
-
 def ratios(comparison: StageReading, groups: Iterable[str], below: str) -> Reading:
     """Losses of several groups / loss of ``below``, ``(seeds, groups)``."""
-    return study.beside([comparison.ratio(name, below) for name in groups], str(comparison.ratio("each kind", below)))
+    return beside([comparison.ratio(name, below) for name in groups], str(comparison.ratio("each kind", below)))
 
 
 def each_with_each(comparison: StageReading, one: str, other: str) -> Reading:
@@ -235,8 +227,9 @@ def _at_its_optimum(
     name: str, sentence: str, others: list[Reading], words: str, least: float, former: str = ""
 ) -> Claim:
     """Premise: a reference has its best parameter; with another, every network would look better than it is."""
-    return Claim(f"{name}-at-its-optimum", sentence, joined(others, words, axis=0), above(least), ours("premise"),
-                 over="algorithms", at_least=len(others), about="algorithms", former=former)  # fmt: skip
+    ratios = beside(others, words).map(np.ravel, words)
+    return Claim(f"{name}-at-its-optimum", sentence, ratios, above(least), ours("premise"), over="algorithms",
+                 at_least=len(others), former=former)  # fmt: skip
 
 
 def simulated_ridge(simulated: Mapping[str, Mapping[int, float]] = ON_ORTHOGONAL, within: float = 0.2) -> Claim:
@@ -252,9 +245,8 @@ def simulated_ridge(simulated: Mapping[str, Mapping[int, float]] = ON_ORTHOGONAL
     times = " and ".join(map(str, sorted({t for errors in simulated.values() for t in errors})))
     return Claim(
         "simulated-ridge", f"after {times} elements errors of ridge regression are within {percent_text(within)} of "
-        "those in a simulation", joined(relative, "error of ridge regression / in the simulation"), two_sided(within),
-        ours("control: 10,000 sequences drawn outside of any study"), over="algorithms", at_least=1, about="algorithms",
-        premises=(),
+        "those in a simulation", beside(relative, "error of ridge regression / in the simulation"),
+        study.two_sided(within), ours("control: 10,000 sequences drawn outside of any study"), over="algorithms",
     )  # fmt: skip
 
 
@@ -263,8 +255,8 @@ def built_at_the_limit() -> Claim:
     by_time = labelled("by-time", {"built": ("trained", "a built mesa layer"), "limit": ("limit", "ridge regression")})
     return Claim(
         "built-at-the-limit", "after each number of elements the loss of a mesa layer that is built to be ridge "
-        "regression equals that of ridge regression within 0.1 %", by_time.ratio("built", "limit"), two_sided(1e-3),
-        ours("control: the layer's own mechanism"), over="algorithms", at_least=1, about="algorithms",
+        "regression equals that of ridge regression within 0.1 %", by_time.ratio("built", "limit"),
+        study.two_sided(1e-3), ours("control: the layer's own mechanism"), over="algorithms",
     )  # fmt: skip
 
 
@@ -274,7 +266,7 @@ def learns(*names: str, by_time: str = "by-time") -> Claim:
     falls = [after(errors, 20)["mse", name] / after(errors, 1)["mse", name] for name in names]
     return Claim(
         "learns", "after 20 elements the error of each trained network is less than 0.9 of that after one",
-        joined(falls, "error after 20 elements / after 1"), below(0.9),
+        beside(falls, "error after 20 elements / after 1"), below(0.9),
         ours("control: with one element nothing is known"), at_least=3, premises=(),
     )  # fmt: skip
 
@@ -284,9 +276,9 @@ def nothing_known(names: Iterable[str], ridge: str) -> Claim:
     first = after(labelled("by-time", {}, mse="error"), 1)
     return Claim(
         "nothing-known", "after one element the error of each trained network is less than 1.3 times that of ridge "
-        "regression, which predicts 0", joined([first.ratio(name, ridge) for name in names], str(first.ratio(
+        "regression, which predicts 0", beside([first.ratio(name, ridge) for name in names], str(first.ratio(
             "each network", ridge))), below(1.3),
-        ours("control: with one element nothing is known"), at_least=3, premises=(),
+        ours("control: with one element nothing is known"), premises=(),
     )  # fmt: skip
 
 
@@ -305,10 +297,10 @@ def losses(shown: Shown, trained: Iterable[str], source: str, claims: tuple[Clai
     training = [Line(stage(name)["step"], d / 2 * stage(name)["mse"], *shown[name]) for name in trained]
     caption = "Loss of a step, while training and by the number of elements known; line and band: mean and range over"
     panels = study.Lines("", "training step", LOSS, training, "y"), along(stage("by-time"), shown, d=d)
-    return Figure("losses", f"{caption} seeds. {source}.", panels, columns=2, shared_legend=True, claims=claims)
+    return Figure("losses", f"{caption} seeds. {source}.", panels, shared_legend=True, claims=claims)
 
 
-def weights_figure(caption: str, rows: int, size: tuple[float, float], claims: tuple[Claim, ...] = ()) -> Figure:
+def weights_figure(caption: str, rows: int, claims: tuple[Claim, ...]) -> Figure:
     """Weight products of stage ``weights``, each divided by its largest |entry|, in ``rows`` rows of panels."""
 
     def read(r: Any) -> dict[str, np.ndarray]:
@@ -320,7 +312,7 @@ def weights_figure(caption: str, rows: int, size: tuple[float, float], claims: t
                     named[f"{name.upper()}, head {head}{of}"] = matrix / max(np.abs(matrix).max(), 1e-12)
         return named
 
-    return Figure("weights", caption, study.Matrices(read, 1.0, rows), size=size, claims=claims)
+    return Figure("weights", caption, study.Matrices(read, 1.0, rows), claims=claims)
 
 
 # Probes
@@ -372,8 +364,7 @@ def shuffled_targets(targets: Collection[str], names: Collection[str]) -> Claim:
 
     return Claim("shuffled-targets", "probes fitted to shuffled targets have a larger error than predicting the "
                  "mean target, averaged over layers, times, groups and targets",
-                 ratios, above(1.0), ours("premise"), quantifier="every", at_least=3, about="algorithms",
-                 former="bound > 0.9, held",
+                 ratios, above(1.0), ours("premise"), about="algorithms", former="bound > 0.9, held",
                  measures="error of these probes / of the mean target, averaged")  # fmt: skip
 
 

@@ -119,14 +119,14 @@ SHARED: dict[str, Any] = {
             prompt=study.Training(5000, 128, learning_rate=1e-3, schedule="constant"),
         ),
     },
-    "trainings": 3,
+    "trainings": 3, "at_least": 3,
     "premises": ("converged", "prompts-converged"),
     "claims": (
-        converged("bare", at_least=3, most=0.02),
-        converged("eos", "prefix", id="prompts-converged", at_least=3, most=0.1),
+        converged("bare", most=0.02),
+        converged("eos", "prefix", id="prompts-converged", most=0.1),
         Claim("nothing-known", "at the first input the error of each network without prompts is less than 1.3 "
               "times that of predicting 0", error("bare", 1) / error("all", 1), below(1.3),
-              ours("control: least squares predicts 0 there"), at_least=3, premises=()),
+              ours("control: least squares predicts 0 there"), premises=()),
     ),
     "mutated": {
         "training": cosine_plan(120, 3e-3, batch=4), "prompt": plan(2, 2e-2, batch=4), "tasks": 400, "tune_tasks": 100,
@@ -174,27 +174,27 @@ STUDY = Study(
             BY_PAIR,
             Lines("", "training step of the prompt", "half squared error",
                   [Line(stage(name)["step"], 5 * stage(name)["mse"], *ROLES[name]) for name in ("eos", "prefix")], "y"),
-        ), columns=2, shared_legend=True, claims=(
+        ), shared_legend=True, claims=(
             Claim("few-shot", "after 30 pairs the error of each network, trained on no pairs, is smaller than at the "
-                  "first input", fall("bare", 31), below(1.0), printed("Fig. 3.5 B"), at_least=3, premises=TRAINED,
+                  "first input", fall("bare", 31), below(1.0), printed("Fig. 3.5 B"), premises=TRAINED,
                   former="bound < 0.75, undecided",
                   reported=Reported((0.619, 0.512), "authors' stored results, at 20 and at 40 pairs")),
             Claim("untrained", "after 30 pairs the error of untrained networks is more than 0.9 of that after one",
-                  error("untrained", 31) / error("untrained", 2), above(0.9), ours("a null control"), at_least=3,
+                  error("untrained", 31) / error("untrained", 2), above(0.9), ours("a null control"),
                   about="algorithms", former="relative to the first input, where networks read one token, undecided"),
             Claim("least-squares", "after 30 pairs the error of least squares on all neighbours is 0.36 to 0.54 of "
                   "that at the first input", fall("all", 31), study.Bound(0.36, 0.54),
-                  ours("control: 0.44 in a simulation"), over="algorithms", at_least=1, about="algorithms"),
+                  ours("control: 0.44 in a simulation"), over="algorithms"),
             Claim("near-least-squares", "at pair 20 each network's error is less than 1.5 times that of least squares "
                   "on all neighbours",
                   error("bare", 20) / error("all", 20), below(1.5), printed("section 3.5.2: not far from optimal"),
-                  at_least=3, premises=TRAINED, reported=Reported(1.24, "authors' stored results")),
+                  premises=TRAINED, reported=Reported(1.24, "authors' stored results")),
             Claim("eos", "an EOS element lowers each network's error after 10, 20 and 30 pairs",
-                  error("eos", 11, 21, 31) / error("bare", 11, 21, 31), below(1.0), printed("Fig. 3.5 B"), at_least=3,
+                  error("eos", 11, 21, 31) / error("bare", 11, 21, 31), below(1.0), printed("Fig. 3.5 B"),
                   former="bound < 0.95, undecided",
                   reported=Reported((0.811, 0.788, 0.791), "authors' stored results, at 10, 20 and 40 pairs")),
             Claim("prefix", "a prefix beside the EOS element lowers each network's error after 5 and 10 pairs",
-                  error("prefix", 6, 11) / error("eos", 6, 11), below(1.0), printed("Fig. 3.5 B"), at_least=3,
+                  error("prefix", 6, 11) / error("eos", 6, 11), below(1.0), printed("Fig. 3.5 B"),
                   former="bound < 0.98, undecided", reported=Reported(0.862, "authors' stored results, at 10 pairs")),
         )),
     ),
@@ -212,38 +212,35 @@ CONTINUAL = Study(
     measure=measure_two,
     figures=(
         Figure("pairs", "Errors of answers by the number of the input; those of the second half are of another task. "
-               "Line and band: mean and range over seeds. Thesis: Fig. 3.5 C.", (BY_PAIR,), columns=1, claims=(
+               "Line and band: mean and range over seeds. Thesis: Fig. 3.5 C.", (BY_PAIR,), claims=(
             Claim("first-learned", "within the first task each network's error falls",
-                  fall("bare", LAST), below(1.0), printed("Fig. 3.5 C"), at_least=3, premises=TRAINED,
-                  former="bound < 0.9, held"),
+                  fall("bare", LAST), below(1.0), printed("Fig. 3.5 C"), premises=TRAINED, former="bound < 0.9, held"),
             Claim("switch", "at the first pair of the second task each network's error is above that before",
                   error("bare", FIRST) / error("bare", LAST), above(1.0), ours("control: the task is another"),
-                  at_least=3, premises=TRAINED, former="printed, bound > 1.1, held"),
+                  premises=TRAINED, former="printed, bound > 1.1, held"),
             Claim("second-falls", "within the second task each network's error falls, without a prompt",
-                  error("bare", END) / error("bare", FIRST), below(1.0), printed("Fig. 3.5 C"), at_least=3,
-                  premises=TRAINED),
+                  error("bare", END) / error("bare", FIRST), below(1.0), printed("Fig. 3.5 C"), premises=TRAINED),
             Claim("second-learned", "without a prompt, each network's error at the end of the second task is smaller "
                   "than at the very first pair", fall("bare", END), below(1.0), ours("what the first task leaves"),
-                  at_least=3, premises=TRAINED, former="printed, bound < 0.9, failed; below 1, failed"),
+                  premises=TRAINED, former="printed, bound < 0.9, failed; below 1, failed"),
             Claim("second-prompted", "with EOS and prefix, each network's error at the end of the second task is "
                   "smaller than at the very first pair",
-                  fall("prefix", END), below(1.0), ours("section 3.5.2 plots prompts, and states nothing"), at_least=3,
+                  fall("prefix", END), below(1.0), ours("section 3.5.2 plots prompts, and states nothing"),
                   former="printed, bound < 0.9, held"),
             Claim("prompts-help", "at the end of the second task each network's error is smaller with EOS and prefix "
                   "than without",
                   error("prefix", END) / error("bare", END), below(1.0),
-                  ours("section 3.5.2 plots prompts, and states nothing"), at_least=3, former="printed, held"),
+                  ours("section 3.5.2 plots prompts, and states nothing"), former="printed, held"),
             Claim("least-squares", "at the first pair of the second task the error of least squares on all neighbours "
                   "is 1.05 to 1.5 times that at the very first pair", fall("all", FIRST), study.Bound(1.05, 1.5),
-                  ours("control: 1.26 in a simulation"), over="algorithms", at_least=1, about="algorithms",
-                  former="bound 1.1 to 1.45, held"),
+                  ours("control: 1.26 in a simulation"), over="algorithms", former="bound 1.1 to 1.45, held"),
             Claim("forgets", "at the end of the second task each network's error is smaller than that of least squares "
                   "on all neighbours, which remembers the first task",
                   error("bare", END) / error("all", END), below(1.0),
-                  ours("overwriting the first task, which section 3.5.2 speaks of"), at_least=3, premises=TRAINED),
+                  ours("overwriting the first task, which section 3.5.2 speaks of"), premises=TRAINED),
             Claim("untrained", "the error of untrained networks at the end of the second task is more than 0.9 of that "
                   "at the very first pair",
-                  fall("untrained", END), above(0.9), ours("a null control"), at_least=3, about="algorithms"),
+                  fall("untrained", END), above(0.9), ours("a null control"), about="algorithms"),
         )),
     ),
     mutations=(

@@ -56,21 +56,21 @@ STUDY = Study(
     source=EXTENDED,
     presets={"quick": Transformers(**raw_tokens.SHORT), "paper": Transformers(raw_tokens.LONG),
              "thesis": Transformers(**raw_tokens.AS_PRINTED)},
-    measure=measure, trainings=3, premises=("converged",),
-    claims=(converged(*TRAINED, at_least=3, most=0.02), dynamics.learns(*TRAINED),
+    measure=measure, trainings=3, premises=("converged",), at_least=3,
+    claims=(converged(*TRAINED, most=0.02), dynamics.learns(*TRAINED),
             dynamics.simulated_ridge(SIMULATED)),
     figures=(
         dynamics.losses(ROLES, TRAINED, "Compare the extended paper", claims=(
             Claim("features-are-better", "least squares on the true features has less than half the loss of least "
                   "squares on elements", main.ratio("features", "linear"), below(0.5),
-                  ours("premise: these dynamics are not linear"), over="algorithms", at_least=1, about="algorithms"),
+                  ours("premise: these dynamics are not linear"), over="algorithms"),
             Claim("below-linear", "networks with MLPs have a smaller loss than ridge regression on elements",
-                  dynamics.ratios(main, KINDS, "linear"), below(1.0), printed(EXTENDED), at_least=3),
+                  dynamics.ratios(main, KINDS, "linear"), below(1.0), printed(EXTENDED)),
             Claim("mlps-are-needed", "every hybrid of a mesa layer with MLPs has a smaller loss than every one without",
                   dynamics.each_with_each(main, "mesa", "no-mlp"), below(1.0),
-                  ours("the control: what learns the features"), at_least=3, unlike=UNLIKE),
+                  ours("the control: what learns the features"), unlike=UNLIKE),
             Claim("near-features", "networks with MLPs have at most twice the loss of least squares on the true "
-                  "features", dynamics.ratios(main, KINDS, "features"), below(2.0), printed(EXTENDED), at_least=3),
+                  "features", dynamics.ratios(main, KINDS, "features"), below(2.0), printed(EXTENDED)),
             in_context(KINDS, ROLES),
         )),
     ),

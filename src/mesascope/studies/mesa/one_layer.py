@@ -150,13 +150,13 @@ STUDY = Study(
                   by_time["mse", "gd"].map(
                       lambda loss: loss[:, -1:] / loss[:, [study.nominal(loss[0]).argmin()]],
                       "loss of gradient descent after the last element / its smallest"),
-                  above(1.0), printed("Fig. 3.2, caption"), over="algorithms", at_least=1, about="algorithms"),
+                  above(1.0), printed("Fig. 3.2, caption"), over="algorithms"),
             Claim("mesa-below-linear", "each mesa layer has a smaller loss than each linear layer",
                   dynamics.each_with_each(main, "mesa", "linear"), below(1.0), printed("Fig. 3.2"),
                   premises=(*LINEAR, *MESA), former="< 0.25"),
         )),
         Figure("keys", "Loss of a step by the number of elements known; line and band: mean and range over seeds.",
-               (dynamics.along(by_time, KEYS),), columns=1, claims=(
+               (dynamics.along(by_time, KEYS),), claims=(
             Claim("normalised-above-raw", "after 11, 20 and 50 elements each mesa layer with normalised keys has more "
                   "than 1.5 times the loss of that without, of the same seed",
                   late.ratio("normalised", "mesa"), above(1.5),
@@ -166,7 +166,7 @@ STUDY = Study(
                   ours("the loss over all elements hardly shows it"), premises=NORMALISED),
         )),
         dynamics.weights_figure("Products of weights of the first seed, each over its largest entry, in blocks for the "
-                                "prediction, s_t and s_{t-1}. Thesis: Fig. 3.10.", 1, (9, 2.6), claims=(
+                                "prediction, s_t and s_{t-1}. Thesis: Fig. 3.10.", 1, claims=(
             Claim("reduced", "with only the coefficients of a gradient step, lambda_A3 and lambda_A4, the loss is at "
                   "most 6 % above that of the whole linear layer",
                   main.ratio("reduced", "linear"), below(1.06), printed("Table 3.1, Fig. 3.2 B"),

@@ -44,11 +44,10 @@ def measure(lab: study.Lab, settings: Transformers) -> None:
     lab.stage("sensitivity", raw_tokens.of_each, trained, seen, lenses.element_sensitivity)
 
 
-ON_THREE = dynamics.joined(
-    [late.ratio("three-late", f"{few}-late").at(0, few) for few in ("one", "two")],
-    "error on three elements / on one, on two, after 50 elements", axis=0,
-)  # fmt: skip
-OVER_TWO = dynamics.joined(
+ON_THREE = study.beside(
+    [late.ratio("three-late", f"{few}-late") for few in ("one", "two")], "error on three elements / on one, on two"
+).at(0, "after 50 elements")
+OVER_TWO = study.beside(
     [late.ratio(kind, "two-late") for kind in KINDS],
     "error of each kind / of ridge regression on two elements, after 50 elements",
 )
@@ -62,14 +61,14 @@ STUDY = Study(
     presets={"quick": Transformers(**raw_tokens.SHORT), "paper": LONG,
              "thesis": Transformers(**raw_tokens.AS_PRINTED, seeds=8)},
     measure=measure, trainings=2, premises=("converged",), at_least=3,
-    claims=(converged(*KINDS, at_least=3, most=0.02, start=1.0,
+    claims=(converged(*KINDS, most=0.02, start=1.0,
                       former="counted from the initial loss, held"), dynamics.nothing_known(KINDS, "one"),
             dynamics.simulated_ridge(SIMULATED, within=0.3)),
     figures=(
         dynamics.losses(ROLES, KINDS, "Compare the extended paper", d=5, claims=(
             Claim("three-are-needed", "after 50 elements the error of least squares on the last three elements is less "
                   "than a tenth of that on one or two", ON_THREE, below(0.1),
-                  derived("the state has width 15, an element 5"), over="algorithms", at_least=2, about="algorithms"),
+                  derived("the state has width 15, an element 5"), over="algorithms", at_least=2),
             Claim("several-elements", "networks of both kinds have a smaller loss than ridge regression on single "
                   "elements", dynamics.ratios(main, KINDS, "one"), below(1.0), printed(EXTENDED)),
             Claim("beyond-two", "after 50 elements networks of both kinds have a smaller error than ridge regression "

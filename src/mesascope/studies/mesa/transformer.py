@@ -16,7 +16,7 @@ import numpy as np
 from mesascope import lenses, study
 from mesascope.studies.common import converged
 from mesascope.studies.mesa import bugs, dynamics, raw_tokens
-from mesascope.studies.mesa.dynamics import errors_of, improvement, joined
+from mesascope.studies.mesa.dynamics import errors_of, improvement
 from mesascope.studies.mesa.raw_tokens import LAYERS, LONG, SHORT, copying, copying_of_each, cosine_plan, transformer
 from mesascope.study import Claim, Figure, Reported, Study, Training, above, below, ours, printed, stage
 
@@ -123,7 +123,7 @@ def _diagonal(r: Any) -> np.ndarray:
     return np.array([[(own.mean(-1) / rest).mean() for own, rest in zip(diagonals, others, strict=True)]])
 
 
-OF_UNTRAINED = joined(
+OF_UNTRAINED = study.beside(
     [_before_last(own, "softmax", 20) / _before_last(own, "untrained", 20) for own in ("next", "preconditioned")],
     "error of the probe, trained / untrained, before the last layer, after 20 elements",
 )
@@ -145,7 +145,7 @@ STUDY = Study(
     },
     measure=measure, trainings=3, premises=("converged", "shuffled-targets"), at_least=3,
     claims=(
-        converged(*LAYERS, at_least=3, most=0.02),
+        converged(*LAYERS, most=0.02),
         dynamics.best_ridge(),
         dynamics.tuned_steps("gd", "comparison"),
         dynamics.simulated_ridge(),
@@ -184,7 +184,7 @@ STUDY = Study(
                   copying("untrained"), below(2.0), ours("a null control"), quantifier="median", about="algorithms"),
         )),
         Figure("attention", "Attention of the first layer's heads, first seed, means over sequences; rows attend to "
-               "columns. Thesis: section 3.5.1.", study.Matrices(_attention, 1.0, 3), size=(9, 6.6), claims=(
+               "columns. Thesis: section 3.5.1.", study.Matrices(_attention, 1.0, 3), claims=(
             *(
                 Claim(f"attends-before-{kind}", f"the first layer of {kind} networks gives the element itself and the "
                       "one before more than half of its attention, over all heads", stage("attention")[kind].map(
@@ -227,7 +227,7 @@ STUDY = Study(
                "input itself, after 40 elements; 0 is before the first layer, one line a seed. Thesis: Fig. 3.13.",
                tuple(study.Lines(ROLES[name][1], "layer", "error / of a step on the input",
                                  [_implicit_lines(name), study.Level(1.0, "gd")], "y") for name in DEEP),
-               columns=2, claims=(
+               claims=(
             _implicit("implicit-step", "softmax", "seven softmax layers", ours("at the layer of hybrids"),
                       "printed, failed"),
             _implicit("hybrid-implicit-step", "linear", "a softmax and six linear layers", printed("Fig. 3.13 B")),
@@ -241,7 +241,7 @@ STUDY = Study(
             _best_implicit("hybrid-implicit-at-best", "linear", "a softmax and six linear layers"),
         )),
         dynamics.weights_figure("Products of weights of the first two linear layers of a hybrid, first seed, each over "
-                                "its largest entry. Thesis: Fig. 3.12.", 4, (9, 8.6), claims=(
+                                "its largest entry. Thesis: Fig. 3.12.", 4, claims=(
             Claim("diagonals", "in the products of weights of the first two linear layers of one network, the mean "
                   "size of diagonal entries is more than 1.25 times that of other entries, averaged over heads and "
                   "layers", _diagonal, above(1.25), printed("Fig. 3.12"),

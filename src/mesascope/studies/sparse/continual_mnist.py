@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from mesascope import meta, nets, study, tasks
+from mesascope.streams import stream
 from mesascope.studies.sparse import continual_bugs as bugs
 from mesascope.studies.sparse.following import follow
 from mesascope.study import Arrays, Claim, Count, Figure, Line, Lines, Reading, Study, above, below, beside, ours, stage
@@ -128,7 +129,6 @@ def _table(found: Mapping[tuple[str, str], Any]) -> Arrays:
 
 def _overlap(lab: study.Lab, streams: Mapping[str, tuple[Any, int]]) -> Arrays:
     """Percent of the test images of a stream that are among the training images of their task."""
-    from mesascope.streams import stream
     from mesascope.training.family import stacked
 
     def share(family: Any, count: int, seed: int) -> float:
@@ -319,8 +319,7 @@ STUDY = Study(
         )),
         Figure("closed", "Percent of each parameter's entries that do not change while a network learns turned images; "
                "mean and range over seeds. Thesis: Fig. 4.3, left and centre.",
-               tuple(_shares(f"rotations {method}", method) for method in LEARNED), columns=2, shared_legend=True,
-               claims=(
+               tuple(_shares(f"rotations {method}", method) for method in LEARNED), shared_legend=True, claims=(
             Claim("closes", "in the mean over layers, more than a tenth of a layer's weights are closed at the end of "
                   "rotations, with rates and with masks",
                   beside([_closed(one).map(lambda shares: shares.mean(1), one) for one in ROTATIONS],
@@ -350,7 +349,7 @@ STUDY = Study(
                "right.", (
             _by_width("closed (%)", "closed", "gd"),
             _by_width("retained accuracy (%)", "retained", "trained"),
-        ), columns=2, claims=(
+        ), claims=(
             Claim("less-in-large", "the widest networks close a smaller share of their weights than the narrowest",
                   widths["closed"].map(lambda closed: closed[:, 0] - closed[:, -1],
                                        "percent closed of the narrowest - of the widest"),
@@ -361,8 +360,7 @@ STUDY = Study(
                   above(0.0), RIGHT),
         )),
         Figure("passes", "Percent of entries that do not change where La-MAML sees each task several times; mean and "
-               "range over seeds. Thesis: Fig. 4.4.", (_shares("passes", looks=LOOKS),), columns=1, size=(7, 3.5),
-               claims=(
+               "range over seeds. Thesis: Fig. 4.4.", (_shares("passes", looks=LOOKS),), size=(7, 3.5), claims=(
             Claim("closes-at-switches", "in several passes, a larger share of a layer's weights closes in the first "
                   "tenth of a task than in the last tenth of the task before, in the mean over layers",
                   stage("passes")["closed"].map(

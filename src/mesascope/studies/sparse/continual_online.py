@@ -130,13 +130,13 @@ def _stays(r: Any) -> list[str]:
 
 def _totals(r: Any, names: Iterable[str] = METHODS) -> dict[str, dict[str, np.ndarray]]:
     """Accuracies on a whole stream by method, for each kind of stream."""
-    return {stay: {name: study.stage(f"{name} {stay}")["total"](r) for name in names} for stay in _stays(r)}
+    return {stay: {name: r[f"{name} {stay}"]["total"] for name in names} for stay in _stays(r)}
 
 
 def _each(key: str, words: str, *names: str) -> Reading:
     """Numbers of methods, ``(seeds, streams * methods)``."""
     return Reading(words, lambda r: np.stack(
-        [study.stage(f"{name} {stay}")[key](r) for stay in _stays(r) for name in names], axis=1))  # fmt: skip
+        [r[f"{name} {stay}"][key] for stay in _stays(r) for name in names], axis=1))  # fmt: skip
 
 
 def _early(name: str) -> Reading:
@@ -155,7 +155,7 @@ def _closed(r: Any) -> list[Line]:
             for index, (name, stay) in enumerate(shown)]  # fmt: skip
 
 
-_HERE, _ONLINE = "mesascope.studies.sparse.continual_online", "mesascope.meta.online"
+_ONLINE = "mesascope.meta.online"
 
 
 def _judged_late(update: Any) -> Any:
@@ -199,7 +199,7 @@ STUDY = study.Study(
             study.strip("accuracy (%)", METHODS,
                         lambda r: {
                             f"tasks stay with probability {stay}": totals for stay, totals in _totals(r).items()}),
-        ), columns=1, size=(10, 3.6), claims=(
+        ), size=(10, 3.6), claims=(
             Claim("learns", "continual MAML's accuracy along a stream is above 40 %, where chance is at most 20 %",
                   _each("total", "accuracy before learning in percent, mean over a stream", "maml"), above(40.0),
                   ours("premise"), premises=()),
@@ -242,15 +242,14 @@ STUDY = study.Study(
                   study.printed(SECTION)),
         )),
         Figure("closed", "Percent of entries that inner steps do not change, along a stream; mean and range over "
-               "seeds.", (study.Lines("", "share of the stream", "closed (%)", _closed),), columns=1, size=(7, 3.4),
-               claims=(
+               "seeds.", (study.Lines("", "share of the stream", "closed (%)", _closed),), size=(7, 3.4), claims=(
             Claim("masks-learn", "control: the share of closed entries changes along some stream",
                   _each("closed", "percent closed", "sparse-maml").map(
                       lambda closed: np.abs(closed[..., -1] - closed[..., 0]).max(0),
                       "largest change of the percent closed, in points, for each kind of stream"),
                   above(0.0), ours("control: masks are applied"), quantifier="exact",
                   exact_because="shares of the same masks are compared", at_least=1, over="learners",
-                  premises=(), about="algorithms"),
+                  about="algorithms"),
             Claim("closes", "a larger share of entries is closed by masks in the last part of a stream than in the "
                   "first",
                   _each("closed", "percent closed", "sparse-maml").map(
@@ -276,7 +275,7 @@ STUDY = study.Study(
         Mutation("each batch is taken for the first of a task", f"{_ONLINE}:ContinualMAMLState._is_new",
                  lambda is_new: lambda self, batch, loss: True, anew=True),
         Mutation("networks are untrained", "mesascope.meta.maml:MAML._gradients", no_gradient, anew=True),
-        Mutation("first batches of tasks are counted a step late", f"{_HERE}:_percent",
+        Mutation("first batches of tasks are counted a step late", f"{__name__}:_percent",
                  lambda percent: lambda metrics, first, *rest: percent(metrics, np.roll(first, 1, 1), *rest)),
     ),
     mutated={

@@ -88,7 +88,7 @@ STUDY = Study(
     figures=(
         Figure("domains", "Accuracy of each method on tasks of the dataset that it meta-learned on, and of others, "
                "each seed; MAML and sparse-MAML also before they learn. Thesis: Table 4.4.",
-               (strip("accuracy (%)", SHOWN, lambda r: {"learned on": r["own"], **_elsewhere(r)}),), columns=1,
+               (strip("accuracy (%)", SHOWN, lambda r: {"learned on": r["own"], **_elsewhere(r)}),),
                size=(9, 3.8), claims=(
             Claim("learns", "adapted networks classify more than half of the images of their own dataset correctly",
                   stage("own", maml="accuracy of MAML in percent")["maml"], above(50.0), ours("premise")),

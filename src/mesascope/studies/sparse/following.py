@@ -13,6 +13,7 @@ import numpy as np
 
 from mesascope import meta, study, tasks, training
 from mesascope.records import to_record
+from mesascope.streams import stream
 from mesascope.study import Arrays, Training
 
 if TYPE_CHECKING:
@@ -45,7 +46,6 @@ def follow(
         passes: number of passes over each task before the next.
         looks: number of evaluations (accuracy and closed entries) per task.
     """
-    from mesascope.streams import stream
     from mesascope.training.family import stacked
 
     seeds = list(seeds or lab.seeds)

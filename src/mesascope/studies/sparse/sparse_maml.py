@@ -199,8 +199,8 @@ STUDY = study.Study(
         )),
         Figure("methods", "Accuracy of each method on new classes, each seed; all take as many outer steps, and all of "
                "a seed have the same tasks.",
-               (study.strip("accuracy (%)", WORDS, lambda r: {"each seed": r["accuracy"]}),), columns=1,
-               size=(9, 3.2), claims=(
+               (study.strip("accuracy (%)", {name: label.replace("-", "-\n") for name, label in WORDS.items()},
+                            lambda r: {"each seed": r["accuracy"]}),), size=(9, 3.4), claims=(
             few_shot.learns(stage("accuracy", maml="accuracy of MAML in percent")["maml"]),
             Claim("above-maml", "sparse-MAML is more accurate than MAML",
                   points_above("sparse-maml", "maml"), above(0.0), printed(TABLE),

@@ -85,8 +85,7 @@ STUDY = Study(
     claims=(
         few_shot.PERMUTED, few_shot.UNSEEN, few_shot.SHUFFLED, few_shot.masks_learn("sparse-maml"),
         Claim("draws-differ", "control: before meta-learning, two draws of masks differ in more than a tenth of their "
-              "entries", draws["differ before"], above(10.0), ours("control: masks are drawn"), premises=(),
-              about="algorithms"),
+              "entries", draws["differ before"], above(10.0), ours("control: masks are drawn"), about="algorithms"),
     ),
     figures=(
         study.Figure("noise", "Above: spread of the noise that sparse-MAML+ draws masks from, and percent of entries "
