@@ -370,6 +370,8 @@ def test_a_file_of_calls_that_is_damaged_is_refused_but_for_a_line_that_was_not_
     whole = file.read_text()
     file.write_text(whole + '{"x": [[')
     assert torch.equal(replay(file)(*tasks[:2]), Averaging()(*tasks[:2]))
+    file.write_text(whole.rstrip("\n"))
+    assert torch.equal(replay(file)(*tasks[:2]), Averaging()(*tasks[:2]))
     file.write_text(whole + '{"x": [[1.0]]}\n')
     with pytest.raises(ArgumentError, match=r"line 3 of .* does not: remove or mend it"):
         replay(file)

@@ -613,6 +613,20 @@ def test_false_discoveries_are_controlled_over_all_claims():
     )
 
 
+def test_bootstraps_whose_p_is_the_least_that_resamples_show_are_not_said_to_be_decided_by_more_seeds():
+    wide = np.linspace(1.0, 3.0, 20)
+    one = judged(claim(lambda r: wide, above(0.1), quantifier="bootstrap", statistic=np.median), "quick", {})
+    many = [judged(claim(lambda r: np.linspace(0.0, 2.0, 8), below(1.0), quantifier="median"), "quick", {})] * 900
+    found = controlled([one, *many])[0]
+    assert found["verdict"] == "undecided"
+    assert found["reason"].endswith("among 901 claims, as resamples show no p below 0.002")
+
+
+def test_one_claim_in_place_of_a_list_is_refused(unchecked):
+    with pytest.raises(ArgumentTypeError, match=r"claims must be .*: pass them in a list"):
+        judge(claim(lambda r: EIGHT), {})
+
+
 def test_a_statistic_may_need_its_axis():
     wide = np.linspace(1.0, 3.0, 20)
     found = judged(

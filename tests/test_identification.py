@@ -26,7 +26,7 @@ from mesascope.identification import (
     spectral_filter,
     superposition,
 )
-from mesascope.identification.answering import answers
+from mesascope.identification.answering import answers, variances
 from mesascope.identification.catalogue import FORMS
 from mesascope.identification.seen import LEAST
 from mesascope.identification.verdict import Difference, Row, difference, standing
@@ -223,6 +223,29 @@ def test_sizes_of_steps_that_differ_widely_are_found(name):
     found = identify(NATIVE[name].build(eta=true), FAMILY, some(name), budget(8))
     assert name in found.names
     assert sorted(found.parameters(name)["eta"]) == pytest.approx(true, rel=1e-3)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 6])
+@pytest.mark.parametrize(("kind", "scale"), [("normal", 0.01), ("normal", 100.0), ("uniform", 10.0), ("uniform", 30.0)])
+def test_descents_are_named_in_any_units_of_inputs(kind, scale, steps):
+    """Step sizes lie far outside the catalogue's range, where the search begins."""
+    family = LinearRegression(n_context=12, d_in=2, x=kind, x_scale=scale)
+    few = [one for one in candidates(family, sklearn=False) if one.name in ("gradient-descent", "ridge least-squares")]
+    found = identify(learners.GradientDescent(steps, 0.3 / scale**2), family, few, budget=900)
+    assert found.names == ("gradient-descent",)
+    assert found.parameters("gradient-descent") == pytest.approx({"steps": steps, "eta": 0.3 / scale**2}, rel=1e-6)
+
+
+def test_an_offset_of_labels_does_not_make_predictions_constant():
+    def shifted(context, xq):
+        return learners.LeastSquares(0.7)(context._replace(y=context.y - 1e8), xq) + 1e8
+
+    family = LinearRegression(n_context=12, d_in=3, noise=0.3)
+    episode = family.sample(50, stream(0, "offset")).to(torch.float64)
+    far = episode._replace(context=episode.context._replace(y=episode.context.y + 1e8))
+    predicted = shifted(far.context, far.xq)
+    own = (predicted - predicted.mean((0, 1))).square().mean(-2)
+    torch.testing.assert_close(variances(far, predicted), own, rtol=1e-3, atol=0)
 
 
 def test_a_trained_layer_is_named_by_the_step_that_it_learned_and_an_untrained_one_is_none():

@@ -1,6 +1,8 @@
 """Answers of identify are kept, reported, listed and asked for on the command line."""
 
 import json
+import threading
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -244,6 +246,30 @@ def test_an_untrained_copy_has_other_weights_of_the_same_kind():
     assert torch.equal(copy[0].weight, untrained(net, stream(0, "copy"))[0].weight)
     assert untrained(learners.GradientDescent(2, 0.3), stream(0, "copy")) is None
     assert untrained(len, stream(0, "copy")) is None
+
+
+class Held(torch.nn.Linear):
+    """A layer with a config of its own, and a lock, which cannot be copied."""
+
+    def __init__(self, config=None, lock=None):
+        super().__init__(3, 1)
+        self.config, self.lock = config, lock
+
+
+class Own:
+    def build(self):
+        return 0
+
+
+def test_modules_with_a_config_of_another_meaning_or_that_cannot_be_copied_have_a_copy_or_none():
+    copy = untrained(Held(Own()), stream(0, "copy"))
+    assert isinstance(copy, Held)
+    assert untrained(Held(lock=threading.Lock()), stream(0, "copy")) is None
+    called = SimpleNamespace(config=Own())
+    assert untrained(called, stream(0, "copy")) is None
+    noted = Held()
+    noted.loss = noted(torch.ones(1, 3)).sum()  # a tensor with gradient history, which deepcopy refuses
+    assert isinstance(untrained(noted, stream(0, "copy")), Held)
 
 
 def test_what_a_learner_does_not_answer_is_missing():

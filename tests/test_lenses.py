@@ -65,6 +65,7 @@ def test_measurement_of_known_numbers():
     assert measured.value == 2.5
     assert measured.stderr == pytest.approx(math.sqrt(5 / 3) / 2)
     assert math.isnan(Measurement.of(torch.ones(1)).stderr)
+    assert [str(Measurement(1.034, error, 1)) for error in (math.nan, 0.0)] == ["1.034 ± unknown", "1.034"]
 
 
 def test_ratio_cancels_what_tasks_share():

@@ -2,12 +2,13 @@
 
 import dataclasses
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from mesascope.constructions import mesa_gradient_descent, online_gradient_descent
-from mesascope.errors import ArgumentError, ArgumentTypeError
+from mesascope.errors import ArgumentError, ArgumentTypeError, NumericalError
 from mesascope.learners import Lags, OnlineGradientDescent, PairSums, RecursiveLeastSquares
 from mesascope.lenses import (
     agreement,
@@ -28,7 +29,7 @@ from mesascope.nets import (
     CausalTransformerConfig,
     SequencePredictorConfig,
 )
-from mesascope.streams import stream
+from mesascope.streams import seeded, stream
 from mesascope.tasks import LinearDynamics, ObservedDynamics
 from mesascope.training import Training, pair_half_mse, train
 
@@ -385,3 +386,60 @@ def test_a_predictor_that_mixes_sequences_is_told_so():
         compare(
             lambda s: s + s.mean(0, keepdim=True), {"ls": RecursiveLeastSquares(1e-3)}, LinearDynamics(D, 12), tasks=20
         )
+
+
+class Encoder(nn.Module):
+    """Torch's own encoder layer, or sums along time; it takes (tasks, t, d) and nothing else."""
+
+    def __init__(self, sums=False, turned=False):
+        super().__init__()
+        with seeded(0):
+            self.layer = nn.TransformerEncoderLayer(D, 1, 5, batch_first=True, dtype=torch.double)
+        self.sums, self.turned = sums, turned
+
+    def activations(self, s):
+        assert s.ndim == 3
+        mask = nn.Transformer.generate_square_subsequent_mask(s.shape[1], dtype=s.dtype)
+        after = s.cumsum(1) if self.sums else self.layer(s, mask, is_causal=True)
+        return [one.transpose(0, 1) if self.turned else one for one in (s, after)]
+
+    def forward(self, s):
+        return self.activations(s)[-1] if not self.turned else s
+
+
+def test_networks_see_sequences_with_their_first_axis():
+    found = element_sensitivity(Encoder(sums=True), SEQUENCES[:3, :5], 1)
+    torch.testing.assert_close(found, D**0.5 * torch.ones(5, 5).tril().double())
+
+
+def test_sensitivities_of_torchs_own_encoder_are_those_of_difference_quotients():
+    net, (sequence,) = Encoder().eval(), SEQUENCES[:1, :4]
+    found = element_sensitivity(net, sequence[None], 1)
+    steps = 1e-6 * torch.eye(4 * D).double().reshape(-1, 4, D)
+    with torch.no_grad():
+        high, low = (net.activations(sequence + sign * steps)[1] for sign in (1, -1))
+    blocks = ((high - low) / 2e-6).reshape(4, D, 4, D).square().sum((1, 3)).sqrt().T
+    torch.testing.assert_close(found, blocks, rtol=1e-5, atol=1e-7)
+    assert torch.backends.mha.get_fastpath_enabled()
+
+
+def test_probes_refuse_activations_of_another_layout_and_those_that_are_not_finite():
+    square = LinearDynamics(D, 41).sample(40, stream(0, "square")).double()  # 40 sequences of 40 known elements
+    with pytest.raises(ArgumentError, match=r"have shape \(1, 40, width\) .* put tasks first, then time"):
+        probe({"net": [Encoder(sums=True, turned=True)]}, square)
+    with pytest.raises(ArgumentError, match=r"have shape \(40, 11, width\)"):
+        probe({"net": [Encoder(sums=True, turned=True)]}, SEQUENCES)
+    with pytest.raises(NumericalError, match="activations must be finite, but 1320 of 1320"):
+        probe({"net": [Told(lambda s: s / 0)]}, SEQUENCES.abs() + 1)
+
+
+def test_probes_of_activations_of_0_are_as_good_as_the_constant(unchecked):
+    found = probe({"net": [Told(lambda s: 0 * s)]}, SEQUENCES, times=iter([2, 5]))
+    own, constant = found["mse", "net"], found["mse", "constant"]
+    assert [one.n for one in own[0]] == pytest.approx([one.n for one in constant[0]], rel=1e-12)
+
+
+def test_one_sequence_has_errors_without_standard_errors():
+    found = errors_by_time({"gd": [OnlineGradientDescent(1, 0.05)]}, SEQUENCES[:1])
+    assert np.isnan(found.covariance).all()
+    assert np.isfinite(found.mean).all()

@@ -269,13 +269,15 @@ def test_the_page_shows_curves_heat_maps_and_the_table(functions, tmp_path):
 
 
 def test_a_point_that_fails_is_tried_again_and_then_listed(functions, client):
-    sweep = Sweep(functions, {"size": [2, 3]}, out="fails").run(client, retries=2)
+    with pytest.warns(UserWarning, match=r"1 of 2 points failed, the first one: it raises ValueError: three is too"):
+        sweep = Sweep(functions, {"size": [2, 3]}, out="fails").run(client, retries=2)
     assert list(sweep.failed.values()) == ["it raises ValueError: three is too many."]
     log = Path(f"fails/logs/{sweep.points[1].key}.txt").read_text()
     assert log.count("ValueError: three is too many") == 3
     assert json.loads(Path("fails/table.json").read_text())["failed"][0]["size"] == 3
     assert "Failed: size 3, seeds 0:1: it raises ValueError" in Path("fails/report.html").read_text()
-    sweep = Sweep("own_functions.py:wrong", {"size": [2]}, out="nan").run(client, retries=0)
+    with pytest.warns(UserWarning, match="1 of 1 point failed"):
+        sweep = Sweep("own_functions.py:wrong", {"size": [2]}, out="nan").run(client, retries=0)
     assert "must return finite numbers by name" in next(iter(sweep.failed.values()))
     with pytest.raises(ArgumentError, match=r"leaves must return, but calls sys\.exit\('no license'\): raise an error"):
         in_this_process(Sweep("own_functions.py:leaves", {"size": [2]}, out="leaves"))
@@ -286,7 +288,8 @@ def test_a_worker_that_dies_is_replaced_and_a_point_that_kills_workers_is_listed
     once = {"size": [2], "dies": [str(tmp_path / "died")], "wait": [0.01]}
     with connected(1) as own:
         assert not Sweep(functions, once, out="once").run(own, retries=0).failed
-        sweep = Sweep(functions, {"size": [2], "always": [1]}, out="always").run(own, retries=1)
+        with pytest.warns(UserWarning, match="1 of 1 point failed"):
+            sweep = Sweep(functions, {"size": [2], "always": [1]}, out="always").run(own, retries=1)
     assert "2 workers in a row died without any" in next(iter(sweep.failed.values()))
 
 

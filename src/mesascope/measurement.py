@@ -50,7 +50,8 @@ class Measurement(Tabular):
         return Table([dataclasses.asdict(self)])
 
     def __str__(self) -> str:
-        return printable(number_text(self.value, self.stderr))
+        text = number_text(self.value, self.stderr)
+        return printable(f"{text} ± unknown" if math.isnan(self.stderr) else text)
 
     def __repr__(self) -> str:
         return f"Measurement({self}, n={self.n})"

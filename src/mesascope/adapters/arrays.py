@@ -159,12 +159,13 @@ class SklearnLearner:
 
     def _answer(self, x: np.ndarray, y: np.ndarray, xq: np.ndarray) -> Any:
         from sklearn.base import clone
+        from sklearn.pipeline import Pipeline
 
         if not len(x) or not len(xq):
             return np.zeros((len(xq), y.shape[-1]))
         last = self.estimator
-        while steps := getattr(last, "steps", None):  # a pipeline does not pass on these tags of its last step
-            last = steps[-1][1]
+        while isinstance(last, Pipeline) and last.steps:  # which does not pass on these tags of its last step
+            last = last.steps[-1][1]
         kinds = getattr(_tags(last), "target_tags", None)
         # Most estimators need a single target as (n,); multi-target estimators need (n, 1).
         targets = y[:, 0] if y.shape[-1] == 1 and getattr(kinds, "single_output", True) else y

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from collections.abc import Iterator
@@ -106,8 +107,10 @@ def _key(x: Any, y: Any, xq: Any) -> str:
 def _read(path: Path) -> dict[str, list[list[float]]]:
     """Answers to each query, in the order of the file."""
     calls: dict[str, list[list[float]]] = {}
-    # The last line is incomplete if the recording program was killed.
-    for number, line in enumerate(path.read_text(encoding="utf-8").split("\n")[:-1], 1):
+    *lines, last = path.read_text(encoding="utf-8").split("\n")
+    with contextlib.suppress(ValueError):  # incomplete if the recording program was killed
+        lines += [last] if json.loads(last or "0") else []
+    for number, line in enumerate(lines, 1):
         try:
             row = json.loads(line, parse_int=float)
             require_instance("a line", row, dict)

@@ -127,7 +127,8 @@ class Estimates(Tabular):
         columns = np.stack(arrays)
         n = columns.shape[1]
         with np.errstate(invalid="ignore", over="ignore"):
-            return cls(names, columns.mean(1), np.atleast_2d(np.cov(columns)) / n, n)
+            covariance = np.cov(columns) if n > 1 else np.full((len(arrays), len(arrays)), np.nan)
+            return cls(names, columns.mean(1), np.atleast_2d(covariance) / n, n)
 
     @classmethod
     def over(cls, cases: Mapping[str, Sequence[Any]], points: Sequence[Estimates]) -> Estimates:

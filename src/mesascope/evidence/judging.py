@@ -10,14 +10,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mesascope.errors import ArgumentTypeError, MesascopeError, refuse, shown
+from mesascope.errors import ArgumentTypeError, MesascopeError, refuse, require_instance, shown
 from mesascope.evidence.claims import Bound, Claim, check_claims
 from mesascope.evidence.numbers import unmasked
-from mesascope.evidence.verdicts import STRICTER, Verdicts, sample_text
+from mesascope.evidence.verdicts import FLOOR, RESAMPLES, STRICTER, Verdicts, sample_text
 from mesascope.text import counted
 
 LEVEL = 0.99  # confidence level of each claim's interval
-RESAMPLES = 9_999
 _MOST_TIMES = 100  # largest multiple of the sample size that is suggested to decide a claim
 # Minimum numbers of replicates: with probability 1.6 %, all of seven lie on one side of the true median.
 _LEAST = {"bootstrap": 20, "median": 8}
@@ -62,6 +61,7 @@ def judge(claims: Iterable[Claim], results: Any, preset: str = "") -> Verdicts:
     claim   measured, with confidence intervals  bound  verdict
     faster  1.25 [1.00, 1.50]                    < 2    holds
     """
+    require_instance("claims", claims, Iterable, "pass them in a list")
     claims, results = list(claims), _by_name(results)
     check_claims(claims)
     known = {claim.id: claim for claim in claims}
@@ -174,7 +174,7 @@ def _decide(claim: Claim, bound: Bound, read: tuple[_Samples, ...]) -> _Decision
                 return [place for place, side in enumerate(ends) if side == "outside"]
         return []
 
-    least = 20 / RESAMPLES if claim.quantifier == "bootstrap" else 0.0  # the tail of one resample
+    least = FLOOR if claim.quantifier == "bootstrap" else 0.0
     alone, where = sides(1 - LEVEL)
     ranks = sorted({*(2**power for power in range(len(alone).bit_length())), len(alone)})
     of = [(count, claim.over.removesuffix("s"))] * (len(alone) > cases) + [(cases, "case")] * (cases > 1)

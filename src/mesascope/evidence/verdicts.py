@@ -15,6 +15,9 @@ from mesascope.text import interval_text
 RATE = 0.01
 # Factors on the error rate: these intervals can cover less than they state, so they are computed at 99.9 %.
 STRICTER = {"every": 0.1, "bootstrap": 0.1}
+# Resamples of a bootstrap, and the smallest p-value that they can show: the tail of one resample.
+RESAMPLES = 9_999
+FLOOR = 20 / RESAMPLES
 
 
 class Verdicts(Table):
@@ -90,6 +93,8 @@ def controlled(records: Sequence[Mapping[str, Any]]) -> Verdicts:
             f"{len(errors)} claims"
         )
         wanted = RATE * (passed + 1) / len(errors)  # the largest p-value with which one more claim is decided
+        if record["quantifier"] == "bootstrap" and wanted < FLOOR:
+            return f"{said}, as resamples show no p below {FLOOR:.2g}"
         stricter = STRICTER.get(record["quantifier"], 1) / 2
         times = (norm.isf(wanted * stricter) / norm.isf(record["p"] * stricter)) ** 2
         return f"{said}, which {sample_text(record, record['n'] * times)} would decide"

@@ -19,7 +19,7 @@ from mesascope.tasks.calling import check_answer
 Answers = Mapping[str, Float[Tensor, "tasks m dy"]]
 # Limit of predictions; squares of larger numbers can overflow.
 LARGEST = 1e150
-# Variance of predictions that counts as none, relative to the mean square of labels: (1e-6 of their size)^2.
+# Variance of predictions that counts as none, relative to that of labels: (1e-6 of their spread)^2.
 _CONSTANT = 1e-12
 # Smallest divisor.
 _TINY = float(torch.finfo(torch.float64).tiny)
@@ -113,12 +113,14 @@ def sizes(tasks: Mapping[str, Episode], seen: Answers, pooled: bool = False) -> 
 def variances(tasks: Episode, predicted: Float[Tensor, "tasks m dy"]) -> Float[Tensor, "tasks dy"]:
     """Variance of each task's predictions of each output around the mean over all tasks.
 
-    The minimum is `_CONSTANT` times the mean square of labels; predictions that vary less are constant up to rounding.
+    The minimum is `_CONSTANT` times the variance of labels, or the rounding of labels if that is larger; predictions
+    that vary less are constant.
     """
-    predicted = predicted.double()
+    predicted, labels = predicted.double(), tasks.context.y.double()
     own = (predicted - predicted.mean((0, 1))).square().mean(-2)
-    labels = tasks.context.y.double().square().mean((0, 1))
-    return torch.maximum(own, (_CONSTANT * labels).clamp_min(_TINY))
+    spread = _CONSTANT * (labels - labels.mean((0, 1))).square().mean((0, 1))
+    rounding = (8 * torch.finfo(tasks.context.y.dtype).eps) ** 2 * labels.square().mean((0, 1))
+    return torch.maximum(own, torch.maximum(spread, rounding).clamp_min(_TINY))
 
 
 def squared_differences(

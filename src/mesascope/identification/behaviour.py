@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import copy
+import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,12 +10,14 @@ from typing import Any
 import torch
 from torch import nn
 
+from mesascope.errors import MesascopeError
 from mesascope.evidence.tables import Table
 from mesascope.identification.answering import answer, answers, size, squared_differences
 from mesascope.identification.conditions import random_bases, random_orders, with_inputs, with_labels
 from mesascope.identification.verdict import EXACT
 from mesascope.measurement import Measurement
 from mesascope.modes import guarded
+from mesascope.modules import copied
 from mesascope.shapes import Float, Tensor
 from mesascope.streams import seeded
 from mesascope.tasks import Context, Episode, Learner
@@ -288,14 +290,17 @@ def controls(
 
 
 def untrained(learner: Any, generator: torch.Generator) -> Learner | None:
-    """Copy of a network with new random weights; None if it has neither a config nor reset_parameters()."""
-    config: Any = getattr(learner, "config", None)
-    if hasattr(config, "build"):
-        weight = next(iter(learner.parameters()))
-        return config.build(generator).to(weight).eval()
+    """Copy of a network with new random weights, from its config or by reset_parameters(); None if neither can."""
     if not isinstance(learner, nn.Module):
         return None
-    found = copy.deepcopy(learner)
+    config: Any = getattr(learner, "config", None)
+    if hasattr(config, "build"):
+        with contextlib.suppress(Exception):  # a build() of another meaning
+            return config.build(generator).to(next(iter(learner.parameters()))).eval()
+    try:
+        found = copied("learner", learner)
+    except MesascopeError:
+        return None
     own = [part for part in found.modules() if any(True for _ in part.parameters(recurse=False))]
     if not own or not all(hasattr(part, "reset_parameters") for part in own):
         return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeGuard
@@ -39,6 +40,8 @@ _ZOOMS = 6
 # Factor by which fits of the catalogue may leave a range on a log scale, number of times that ranges of integers are
 # doubled, and loss per condition above which they are not.
 _FACTOR, _WIDENINGS, _POOR = 1e4, 3, 0.75
+# Number of times that a grid moves by two decades, up to `_FACTOR`.
+_SHIFTS = 2
 # Minimum relative decrease of the loss per step; steps towards an exact fit decrease it far more.
 _GAIN = 1e-4
 # Maximum number of fits, with different integer parameters, that are kept for fits to more tasks.
@@ -133,17 +136,31 @@ def _axis(one: Range, points: int) -> list[Any]:
 def _starts(
     candidate: Candidate, counts: Mapping[str, int], real: Mapping[str, Range], residuals: Residuals
 ) -> list[Fit]:
-    """Best points of a grid over the real parameters."""
-    points = [{**counts, **rest} for rest in _grid(real)]
-    first, most = candidate.build(**points[0]), _STARTS.get(len(real), 1)
-    if not _has_sizes(first, real):
-        found = [residuals.fit(point, candidate.build(**point)) for point in points]
-    else:
-        values = torch.tensor([[point[name] for name in real] for point in points], dtype=torch.float64)
-        losses = residuals.of_sizes(first, _by_parameter(first, real, values)).square().sum(1).tolist()
-        found = [Fit(point, candidate.build(**point), loss) for point, loss in zip(points, losses, strict=True)]
-        most = _OF_DESCENTS if len(real) > 1 and is_filter(first) else most
+    """Best points of a grid over the real parameters, which moves as long as its best point is poor or at an edge."""
+    found, ranges = list[Fit](), dict(real)
+    for _ in range(1 + _SHIFTS * _widened(candidate)):
+        points = [{**counts, **rest} for rest in _grid(ranges)]
+        first, most = candidate.build(**points[0]), _STARTS.get(len(real), 1)
+        if not _has_sizes(first, real):
+            found += [residuals.fit(point, candidate.build(**point)) for point in points]
+        else:
+            values = torch.tensor([[point[name] for name in real] for point in points], dtype=torch.float64)
+            losses = residuals.of_sizes(first, _by_parameter(first, real, values)).square().sum(1).tolist()
+            found += [Fit(point, candidate.build(**point), loss) for point, loss in zip(points, losses, strict=True)]
+            most = _OF_DESCENTS if len(real) > 1 and is_filter(first) else most
+        best, before = min(found, key=lambda one: one.loss), ranges
+        loss = best.loss / len(residuals.seen)
+        ranges = {name: _moved(one, best.parameters[name], len(real), loss > _POOR) for name, one in before.items()}
+        if ranges == before or loss < _WITHIN:
+            break
     return sorted(found, key=lambda one: one.loss)[:most]
+
+
+def _moved(one: Range, value: float, count: int, poor: bool) -> Range:
+    """The range times 100 if ``value`` is last in a grid of ``count`` parameters, divided by 100 if first or poor."""
+    first, *_, last = _axis(one, _POINTS.get(count, 4))
+    factor = 1.0 if one.scale != "log" else 100.0 if value >= last else 0.01 if poor or value <= first else 1.0
+    return dataclasses.replace(one, low=factor * one.low, high=factor * one.high)
 
 
 def _has_sizes(learner: Learner, real: Mapping[str, Range]) -> TypeGuard[nn.Module]:

@@ -15,6 +15,7 @@ from mesascope.errors import (
     refuse,
     require_choice,
     require_count,
+    require_instance,
     shown,
 )
 from mesascope.lenses.needs import Tasks, predict_in_eval, require_access
@@ -43,7 +44,12 @@ class Seen(NamedTuple):
 def seen(learner: Learner | Predictor, tasks: Tasks, *, derived: bool = False) -> Seen:
     """Predictions and errors of a learner on all tasks, and its sensitivities if ``derived``."""
     parts: Iterable[Any] = sensitivities(learner, tasks) if derived else predictions(learner, tasks)  # type: ignore[arg-type]
-    rows = [(own, (own - answers).square().flatten(1).mean(1), *rest) for answers, own, *rest in parts]
+
+    def error(own: Tensor, answers: Tensor) -> Tensor:
+        wide = (own - answers).to(torch.promote_types(own.dtype, torch.float32))  # squares exceed half precision
+        return _finite("squared errors", learner, wide.square().flatten(1).mean(1))
+
+    rows = [(own, error(own, answers), *rest) for answers, own, *rest in parts]
     return Seen(*(torch.cat(column) for column in zip(*rows, strict=True)))
 
 
@@ -102,7 +108,7 @@ def _parts(tasks: Tasks) -> Iterator[tuple[Tensor, tuple[Any, ...]]]:
         for start in tracked(range(0, len(tasks.xq), PART), f"evaluating parts of {PART:,} tasks"):
             part = tasks.part(start, start + PART)
             own = part.map(copied)
-            yield part.yq, (own.context, own.xq)
+            yield part.yq.detach(), (own.context, own.xq)
     else:
         for part in tracked(tasks.split(PART), f"evaluating parts of {PART:,} sequences"):
             yield part[:, 1:], (copied(part[:, :-1]),)
@@ -114,7 +120,7 @@ def _finite(what: str, learner: Learner | Predictor, numbers: Tensor) -> Tensor:
         are = "is" if bad == 1 else "are"
         raise NumericalError(
             f"{what} must be finite, but {bad} of {numbers.numel()} by {label(learner)} {are} not: check the learner's "
-            "inputs and step sizes."
+            "inputs and step sizes, or convert tasks and weights with .double()."
         )
     return numbers
 
@@ -158,6 +164,20 @@ def numbers(tensor: Tensor) -> np.ndarray:
     return tensor.detach().double().cpu().numpy()
 
 
+def activations_of(network: Any, sequences: Float[Tensor, "tasks t d"]) -> list[Float[Tensor, "tasks t width"]]:
+    """Activations of a network; raise unless they are finite tensors (tasks, t, width), one for each layer."""
+    found = network.activations(copied(sequences))
+    require_instance("activations(sequences)", found, list | tuple, "return one tensor for each layer")
+    for tokens, alone in zip(found, network.activations(copied(sequences[:1])), strict=True):
+        for one, count in ((tokens, len(sequences)), (alone, 1)):
+            require_instance("each of activations(sequences)", one, Tensor, "return one tensor for each layer")
+            if one.ndim != 3 or one.shape[:2] != (count, sequences.shape[1]):
+                rule = f"have shape ({count}, {sequences.shape[1]}, width) for sequences (tasks, t, d) of this size"
+                refuse("each of activations(sequences)", rule, tuple(one.shape), "put tasks first, then time")
+        _finite("activations", network, tokens)
+    return list(found)
+
+
 def require_sequences(lens: str, sequences: Any) -> None:
     """Raise unless sequences are finite tensors ``(tasks, t, d)``."""
     if not isinstance(sequences, Tensor):
@@ -170,9 +190,10 @@ def require_sequences(lens: str, sequences: Any) -> None:
 def chosen_times(times: Sequence[int] | None, sequences: Float[Tensor, "tasks t d"]) -> list[int]:
     """Return the times t (numbers of known elements), all if None; raise unless they lie in 1 to length - 1."""
     known = sequences.shape[1] - 1
-    if times is not None and (not isinstance(times, Iterable) or not [*times]):
+    named = list(times) if isinstance(times, Iterable) else []
+    if times is not None and not named:
         refuse("times", "name at least one time", times, "pass [1, 5], say, or None for all")
-    chosen = list(range(1, known + 1)) if times is None else list(times)
+    chosen = list(range(1, known + 1)) if times is None else named
     for time in chosen:
         require_count("times", time)
         if time > known:

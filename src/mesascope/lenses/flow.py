@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch.func import jacfwd, jacrev, vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from mesascope.errors import refuse, require_count, require_instance
-from mesascope.lenses.access import require_sequences
+from mesascope.lenses.access import activations_of, require_sequences
 from mesascope.lenses.needs import HasActivations, HasTokens, require_access
 from mesascope.modes import without_deprecations_of_torch
 from mesascope.nets import HookedModule, Tokens
@@ -34,14 +37,15 @@ def token_sensitivity(network: HasTokens, episodes: Episode, layer: int = 1) -> 
     layer = require_count("layer", layer)
 
     def after(context: Tensor, query: Tensor) -> Tensor:
-        return network.tokens_from(Tokens(context, query))[layer].context
+        return network.tokens_from(Tokens(context[None], query[None]))[layer].context[0]
 
     with torch.no_grad(), evaluating(network):
         states = network.tokens(episodes.context, episodes.xq)
         if layer >= len(states):
             refuse("layer", f"be at most the network's depth {len(states) - 1}", layer, "choose one of its layers")
         jacobian = vmap(jacrev(after))(*states[0])  # (tasks, rows, width, rows, width)
-    return jacobian.square().sum((2, 4)).sqrt().mean(0)
+    wide = jacobian.to(torch.promote_types(jacobian.dtype, torch.float32))
+    return wide.square().sum((2, 4)).sqrt().mean(0)
 
 
 @register("lens", "element_sensitivity", needs="activations", of="predictor")
@@ -59,16 +63,29 @@ def element_sensitivity(
     require_access("element_sensitivity", network)
     require_sequences("element_sensitivity", sequences)
     layer = require_count("layer", layer, least=0)
-    total = sequences.new_zeros(sequences.shape[1], sequences.shape[1])
-    with torch.no_grad(), evaluating(network), without_deprecations_of_torch():
-        depth = len(network.activations(sequences[:1])) - 1
+    total = sequences.new_zeros(sequences.shape[1], sequences.shape[1], dtype=torch.float64)
+    with torch.no_grad(), evaluating(network), without_deprecations_of_torch(), _with_forward_derivatives():
+        depth = len(activations_of(network, sequences[:1])) - 1
         if layer > depth:
             refuse("layer", f"be at most the network's depth {depth}", layer, "choose one of its layers")
         only = {"layers": layer} if "layers" in inspect.signature(network.activations).parameters else {}
         for sequence in sequences:
-            jacobian = jacfwd(lambda one: network.activations(one, **only)[layer])(sequence)  # (t, width, t, d)
-            total = total + jacobian.square().sum((1, 3)).sqrt()
-    return total / len(sequences)
+            # (t, width, t, d)
+            jacobian = jacfwd(lambda one: network.activations(one[None], **only)[layer][0])(sequence)
+            total = total + jacobian.double().square().sum((1, 3)).sqrt()
+    return (total / len(sequences)).to(torch.promote_types(sequences.dtype, torch.float32))
+
+
+@contextmanager
+def _with_forward_derivatives() -> Iterator[None]:
+    """Context in which torch's attention uses operations that have forward-mode derivatives."""
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
 
 
 @register("lens", "attention_maps", needs="points", of="predictor")

@@ -10,7 +10,14 @@ from torch.nn import functional
 
 from mesascope.errors import ArgumentError, refuse, require_choice, require_instance, require_number
 from mesascope.evidence import Estimates
-from mesascope.lenses.access import chosen_times, numbers, require_causal, require_groups, require_sequences
+from mesascope.lenses.access import (
+    activations_of,
+    chosen_times,
+    numbers,
+    require_causal,
+    require_groups,
+    require_sequences,
+)
 from mesascope.lenses.needs import HasActivations
 from mesascope.records import register
 from mesascope.shapes import Float, Int, Tensor
@@ -78,9 +85,7 @@ def probe(
     for name, member in everyone:
         require_causal([member], sequences[:, :-1])
         with torch.no_grad(), evaluating(member):
-            found = member.activations(sequences[:, :-1])
-            require_instance("activations(sequences)", found, list | tuple, "return one tensor for each layer")
-            layers = [tokens[:, at].double() for tokens in found]
+            layers = [tokens[:, at].double() for tokens in activations_of(member, sequences[:, :-1])]
         errors.setdefault(name, []).append(torch.stack([_probe_errors(own, wanted, ridge, read) for own in layers]))
         order = _shuffled(len(wanted), generator).to(wanted.device)
         found = torch.stack([_probe_errors(own, wanted[order], ridge, read) for own in layers])
@@ -162,6 +167,7 @@ def _probe_errors(
     penalties = torch.ones_like(gram[0, 0])
     penalties[-1] = 0  # the constant
     size = ridge * gram.diagonal(dim1=-2, dim2=-1)[:, :-1].mean(-1)
+    size = torch.where(size > 0, size, 1)  # activations of 0
     ridged = gram + torch.diag_embed(size[:, None] * penalties)
     maps = torch.linalg.solve(ridged, fitted.mT @ wanted / fitted.shape[1])
     found = (x @ maps).transpose(0, 1)

@@ -9,7 +9,15 @@ from typing import Any
 
 import torch
 
-from mesascope.errors import ArgumentTypeError, require_choice, require_count, require_instance, require_number, shown
+from mesascope.errors import (
+    ArgumentTypeError,
+    refuse,
+    require_choice,
+    require_count,
+    require_instance,
+    require_number,
+    shown,
+)
 from mesascope.evidence import Estimates
 from mesascope.lenses.access import numbers, per_task_errors, require_groups
 from mesascope.lenses.needs import HasRule, HasTrajectory, require_access
@@ -60,6 +68,8 @@ def sweep(
     require_groups("sweep", groups)
     for name in over:
         require_choice("over", name, [field.name for field in dataclasses.fields(family)])
+        if any(isinstance(value, Sequence) and not isinstance(value, str) for value in over[name]):
+            refuse("over", "name fields of single values, which become cases", {name: over[name]}, "sweep by a loop")
     places = list(itertools.product(*over.values()))
     points = []
     for place in places:
@@ -79,7 +89,7 @@ def rollout(learner: HasRule, steps: int, damping: float = 1.0) -> Any:
 
     Source: von Oswald et al. (2023), appendix A.6.
     """
-    steps = require_count("steps", steps, least=0)
+    steps = require_count("steps", steps)
     damping = require_number("damping", damping)
     return require_access("rollout", learner).repeated(steps, damping)
 

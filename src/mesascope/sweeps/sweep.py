@@ -7,6 +7,7 @@ import itertools
 import json
 import os
 import re
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -145,6 +146,9 @@ class Sweep(Tabular):
             finally:
                 self.failed = dict(crew.failed)
                 write_gathered(self)
+        if self.failed and show is None:
+            lost = f"{len(self.failed)} of {counted(len(self.points), 'point')} failed"
+            warnings.warn(f"{lost}, the first one: {next(iter(self.failed.values()))} See failed.", stacklevel=2)
         return self
 
     def _tell_of_other_code(self, done: Sequence[Point]) -> None:

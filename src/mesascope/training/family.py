@@ -56,6 +56,8 @@ def _half_mean_square(model: Ensemble | nn.Module, tasks: Episode | Tensor, ever
     if own := getattr(model.module if isinstance(model, Ensemble) else model, "trains_by", ""):
         refuse("loss", f"be {own} for this classifier", "the mean square of scores", f"pass loss={own}")
     inputs, answer = calling.inputs_and_targets(tasks)
+    if answer.dtype == torch.bool:
+        refuse("tasks", "have numbers as targets for the mean square", "torch.bool", "convert them with .float()")
     if not isinstance(tasks, Episode):  # a model may overwrite its inputs
         answer = answer.clone()
     error = calling.check_answer(model, calling.predict(model, *inputs), answer.shape) - answer

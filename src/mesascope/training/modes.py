@@ -39,10 +39,13 @@ class Modes:
 def evaluating(learner: Any) -> Iterator[None]:
     """Put a module into eval() mode (dropout off, running averages used), and restore its modes at the end.
 
-    The module of a wrapper that is none itself, such as that of `mesascope.adapters.record`, is its attribute
-    ``learner``.
+    A learner that is none itself may be a method of one, a ``functools.partial``, or a wrapper with the attribute
+    ``learner``, such as that of `mesascope.adapters.record`.
     """
-    module = learner if isinstance(learner, nn.Module) else getattr(learner, "learner", None)
+    module = learner
+    while not isinstance(module, nn.Module | None):
+        inner = (getattr(module, name, None) for name in ("__self__", "func", "learner"))
+        module = next((one for one in inner if one is not None), None)
     before = [(part, part.training) for part in module.modules()] if isinstance(module, nn.Module) else []
     try:
         if isinstance(module, nn.Module):
