@@ -4,6 +4,8 @@ import contextlib
 import copy
 from collections.abc import Mapping
 from functools import partial
+from types import SimpleNamespace
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -34,6 +36,7 @@ from mesascope.tasks import (
     SwitchingImages,
 )
 from mesascope.training import ModuleState, Training, fit, train
+from mesascope.training.modes import evaluating
 
 
 @contextlib.contextmanager
@@ -336,3 +339,14 @@ def test_weights_of_a_mode_are_taken_or_refused_in_a_sentence(name, unchecked):
     taken = name in ("train", "tune")  # which compute with weights of their own
     with contextlib.nullcontext() if taken else pytest.raises(ArgumentError, match=r"made (in|outside) torch.inf"):
         looks(made)[name]()
+
+
+def test_modules_behind_methods_partials_and_wrappers_are_in_eval_mode():
+    module = torch.nn.Dropout()
+    for learner in (module, module.forward, partial(module.forward, input=0), SimpleNamespace(learner=module)):
+        with evaluating(learner):
+            assert not module.training
+        assert module.training
+    for other in (len, "text", mock.MagicMock()):
+        with evaluating(other):
+            pass

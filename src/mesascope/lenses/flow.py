@@ -70,9 +70,8 @@ def element_sensitivity(
             refuse("layer", f"be at most the network's depth {depth}", layer, "choose one of its layers")
         only = {"layers": layer} if "layers" in inspect.signature(network.activations).parameters else {}
         for sequence in sequences:
-            # (t, width, t, d)
             jacobian = jacfwd(lambda one: network.activations(one[None], **only)[layer][0])(sequence)
-            total = total + jacobian.double().square().sum((1, 3)).sqrt()
+            total = total + jacobian.double().square().sum((1, 3)).sqrt()  # over width and d of (t, width, t, d)
     return (total / len(sequences)).to(torch.promote_types(sequences.dtype, torch.float32))
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import MethodType
 from typing import Any
 
 from torch import nn
@@ -39,13 +41,13 @@ class Modes:
 def evaluating(learner: Any) -> Iterator[None]:
     """Put a module into eval() mode (dropout off, running averages used), and restore its modes at the end.
 
-    A learner that is none itself may be a method of one, a ``functools.partial``, or a wrapper with the attribute
-    ``learner``, such as that of `mesascope.adapters.record`.
+    ``learner`` may also be a method of one, a ``functools.partial``, or a wrapper with the attribute ``learner``, such
+    as that of `mesascope.adapters.record`.
     """
     module = learner
-    while not isinstance(module, nn.Module | None):
-        inner = (getattr(module, name, None) for name in ("__self__", "func", "learner"))
-        module = next((one for one in inner if one is not None), None)
+    while isinstance(module, functools.partial | MethodType):
+        module = module.func if isinstance(module, functools.partial) else module.__self__
+    module = module if isinstance(module, nn.Module) else getattr(module, "learner", None)
     before = [(part, part.training) for part in module.modules()] if isinstance(module, nn.Module) else []
     try:
         if isinstance(module, nn.Module):
