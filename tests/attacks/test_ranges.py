@@ -13,6 +13,7 @@ from examples import EXAMPLES, examples
 from sentences import one_sentence
 
 from mesascope.errors import MesascopeError, shown
+from mesascope.evidence import Claim, below, column, ours
 from mesascope.identification import candidates
 from mesascope.language.documents import Reading
 from mesascope.language.learning import PRESETS
@@ -53,6 +54,7 @@ def configs():
         SwitchingImages(),
         Reading(),
         UnseenInputs(LinearRegression()),
+        Claim("faster", "It takes less time", column("time"), below(2), ours("a test")),
     ]
     own += PRESETS.values()
     own += [build() for kind in EXAMPLES if kind not in ("construction", "lens") for _, build in examples(kind)]

@@ -162,6 +162,7 @@ class Claim:
     def __post_init__(self) -> None:
         require_callable("reading", self.reading)
         require_instance("bounds", self.bounds, Bound | Mapping, "pass below(number), say")
+        require_instance("unlike", self.unlike, str | Mapping, "pass what the source has, in words")
         if not self.measures:
             if not isinstance(self.reading, Reading):
                 raise ArgumentError(f"claim {self.id} must describe what its reading measures: set measures.")

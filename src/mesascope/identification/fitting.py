@@ -229,8 +229,8 @@ class _Single:
         if _widened(candidate):
             for place, (name, one) in enumerate(real.items()):
                 if one.scale == "log":  # any positive number may be fitted
-                    self.bounds[0][place] = np.log(min(one.low, near.parameters[name]) / _FACTOR)
-                    self.bounds[1][place] = np.log(max(one.high, near.parameters[name]) * _FACTOR)
+                    self.bounds[0][place] = np.log(min(one.low / _FACTOR, near.parameters[name]))
+                    self.bounds[1][place] = np.log(max(one.high * _FACTOR, near.parameters[name]))
 
     def start(self) -> list[float]:
         return [float(f(self.parameters[name])) for f, name in zip(self.into, self.real, strict=True)]

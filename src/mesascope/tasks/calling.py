@@ -51,12 +51,6 @@ def sample_tasks(family: Any, tasks: int, generator: torch.Generator) -> Any:
             f"family must draw an Episode or a tensor of sequences, but {label(family)} drew a "
             f"{type(batch).__name__}: return Episode(Context(x, y), xq, yq)."
         )
-    if isinstance(batch, Episode) and (wrong := {type(part).__name__ for part in (*batch.context, batch.xq, batch.yq)
-                                                 if not isinstance(part, Tensor)}):  # fmt: skip
-        raise ArgumentTypeError(
-            f"family must draw tensors, but {label(family)} drew {', '.join(sorted(wrong))}: convert them with "
-            "torch.as_tensor."
-        )
     found = len(batch.xq if isinstance(batch, Episode) else batch)
     if found != tasks:
         raise ArgumentError(
