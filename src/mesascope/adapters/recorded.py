@@ -109,7 +109,8 @@ def _read(path: Path) -> dict[str, list[list[float]]]:
     calls: dict[str, list[list[float]]] = {}
     *lines, last = path.read_text(encoding="utf-8").split("\n")
     with contextlib.suppress(ValueError):  # incomplete if the recording program was killed
-        lines += [last] if json.loads(last or "0") else []
+        json.loads(last)
+        lines.append(last)
     for number, line in enumerate(lines, 1):
         try:
             row = json.loads(line, parse_int=float)

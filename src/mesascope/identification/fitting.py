@@ -139,21 +139,27 @@ def _starts(
     """Best points of a grid over the real parameters, which moves as long as its best point is poor or at an edge."""
     found, ranges = list[Fit](), dict(real)
     for _ in range(1 + _SHIFTS * _widened(candidate)):
-        points = [{**counts, **rest} for rest in _grid(ranges)]
-        first, most = candidate.build(**points[0]), _STARTS.get(len(real), 1)
-        if not _has_sizes(first, real):
-            found += [residuals.fit(point, candidate.build(**point)) for point in points]
-        else:
-            values = torch.tensor([[point[name] for name in real] for point in points], dtype=torch.float64)
-            losses = residuals.of_sizes(first, _by_parameter(first, real, values)).square().sum(1).tolist()
-            found += [Fit(point, candidate.build(**point), loss) for point, loss in zip(points, losses, strict=True)]
-            most = _OF_DESCENTS if len(real) > 1 and is_filter(first) else most
+        found += _fits_at([{**counts, **rest} for rest in _grid(ranges)], candidate, real, residuals)
         best, before = min(found, key=lambda one: one.loss), ranges
         loss = best.loss / len(residuals.seen)
         ranges = {name: _moved(one, best.parameters[name], len(real), loss > _POOR) for name, one in before.items()}
         if ranges == before or loss < _WITHIN:
             break
+    rugged = len(real) > 1 and _has_sizes(best.learner, real) and is_filter(best.learner)
+    most = _OF_DESCENTS if rugged else _STARTS.get(len(real), 1)
     return sorted(found, key=lambda one: one.loss)[:most]
+
+
+def _fits_at(
+    points: Sequence[dict[str, Any]], candidate: Candidate, real: Mapping[str, Range], residuals: Residuals
+) -> list[Fit]:
+    """Fits with given parameters; step sizes are tried together."""
+    made = [candidate.build(**point) for point in points]
+    if not _has_sizes(made[0], real):
+        return [residuals.fit(point, one) for point, one in zip(points, made, strict=True)]
+    values = torch.tensor([[point[name] for name in real] for point in points], dtype=torch.float64)
+    losses = residuals.of_sizes(made[0], _by_parameter(made[0], real, values)).square().sum(1).tolist()
+    return [Fit(*parts) for parts in zip(points, made, losses, strict=True)]
 
 
 def _moved(one: Range, value: float, count: int, poor: bool) -> Range:

@@ -69,12 +69,8 @@ def sweep(
     for name in over:
         require_choice("over", name, [field.name for field in dataclasses.fields(family)])
         if any(isinstance(value, Sequence) and not isinstance(value, str) for value in over[name]):
-            refuse(
-                "over",
-                "name fields of single values, which become cases",
-                {name: over[name]},
-                "measure them one by one",
-            )
+            rule = "name fields of single values, which become cases"
+            refuse("over", rule, {name: over[name]}, "measure them one by one")
     places = list(itertools.product(*over.values()))
     points = []
     for place in places:

@@ -15,17 +15,17 @@ import torch
 from mesascope.shapes import Tensor
 
 
-def _straight_through(numbers: Tensor, value: Tensor) -> Tensor:
+def straight_through(numbers: Tensor, value: Tensor) -> Tensor:
     """``value``, with derivative 1 by ``numbers``."""
     return value.detach() + (numbers - numbers.detach())
 
 
 def _mask(numbers: Tensor) -> Tensor:
-    return _straight_through(numbers, (numbers >= 0).to(numbers))
+    return straight_through(numbers, (numbers >= 0).to(numbers))
 
 
 def _rectified(numbers: Tensor) -> Tensor:
-    return _straight_through(numbers, numbers.clamp(min=0))
+    return straight_through(numbers, numbers.clamp(min=0))
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from torch import nn
 
 from mesascope.errors import require_count, require_number
 from mesascope.meta.maml import MAML, Parameters, key_of, layer_of
-from mesascope.meta.modulation import MODULATIONS
+from mesascope.meta.modulation import MODULATIONS, straight_through
 from mesascope.shapes import Tensor
 from mesascope.streams import stream
 from mesascope.training.randomness import drawing_from
@@ -125,7 +125,7 @@ class MTNet(_Learned, Drawn):
                 if weight not in masks:
                     odds = self.numbers[f"{key_of(weight)}|odds"]
                     soft = torch.sigmoid(odds + torch.logit(torch.rand_like(odds), 1e-6))
-                    masks[weight] = (soft >= 0.5).to(soft) + soft - soft.detach()
+                    masks[weight] = straight_through(soft, (soft >= 0.5).to(soft))
                 found[name] = self.inner_lr * masks[weight].reshape(-1, *[1] * (len(shape) - 1))
         return found
 

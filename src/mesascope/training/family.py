@@ -182,9 +182,10 @@ def _made(make: Callable[[torch.Generator], Module], seed: int) -> Module:
 
 def stacked(draws: Sequence[Episode | Tensor]) -> Episode | Tensor:
     """Stack episodes or sequences of equal shape along a new first axis."""
-    if wrong := sorted({type(part).__name__ for part in tree_leaves(draws) if not isinstance(part, Tensor)}):
+    parts = [tree_leaves(one) for one in draws]
+    if wrong := sorted({type(part).__name__ for own in parts for part in own if not isinstance(part, Tensor)}):
         raise ArgumentTypeError(f"a family must draw tensors, but drew {', '.join(wrong)}: use torch.as_tensor.")
-    shapes = {tuple(part.shape for part in tree_leaves(one)) for one in draws}
+    shapes = {tuple(part.shape for part in own) for own in parts}
     if len(shapes) > 1:
         refuse("tasks", "have one shape for all seeds of a step", sorted(shapes), "train one seed at a time")
-    return tree_map(lambda *parts: torch.stack(parts), *draws)
+    return tree_map(lambda *same: torch.stack(same), *draws)

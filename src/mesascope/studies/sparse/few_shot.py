@@ -169,16 +169,17 @@ def watched(drawn: tasks.Episode) -> Callable[[Any], dict[str, float]]:
         accuracy = {"accuracy": float(accuracy_by_task(learner, drawn).mean())}
         if not learner.method.numbers:
             return accuracy
-        adapted, shares = learner.method.adapted(learner.model), learner.sparsity_by_parameter()
+        adapted, layers = learner.method.adapted(learner.model), layers_of(learner.model)
+        shares = learner.sparsity_by_parameter()
 
         def mean(of: Mapping[str, float], names: Iterable[str]) -> float:
             return float(np.average([of[name] for name in names], weights=[adapted[name].numel() for name in names]))
 
-        found = {f"closed {place}": mean(shares, names) for place, names in enumerate(layers_of(learner.model))}
+        found = {f"closed {place}": mean(shares, names) for place, names in enumerate(layers)}
         if isinstance(learner.method, meta.ExpMAML):
             factors = learner.method.factors(learner.model)
             rates = {name: float(torch.as_tensor(factors[name]).detach().mean()) for name in adapted}
-            found |= {f"rate {place}": mean(rates, names) for place, names in enumerate(layers_of(learner.model))}
+            found |= {f"rate {place}": mean(rates, names) for place, names in enumerate(layers)}
         return {**accuracy, **found, "closed bias": shares[[*adapted][-1]], "closed": mean(shares, adapted)}
 
     return look

@@ -77,9 +77,9 @@ def closed_vectors(learners: Sequence[Any]) -> study.Arrays:
     for one in learners:
         vectors = [name for name, own in one.model.named_parameters() if own.ndim == 1][:-1]
         norms = [name for name in vectors if isinstance(one.model.get_submodule(name.rpartition(".")[0]), _BatchNorm)]
-        kinds: dict[str, list[float]] = {}
+        shares, kinds = one.sparsity_by_parameter(), dict[str, list[float]]()
         for name in norms or vectors:
-            kinds.setdefault(name.rpartition(".")[2], []).append(100 * one.sparsity_by_parameter()[name])
+            kinds.setdefault(name.rpartition(".")[2], []).append(100 * shares[name])
         found.append([*kinds.values()])
     return study.Arrays({"closed": np.array(found)}, closed="seed kind layer")
 
