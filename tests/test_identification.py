@@ -347,6 +347,31 @@ def test_a_lower_bound_exceeds_the_mean_no_more_often_than_promised(draw, n, noi
     assert above <= level + 3 * (level * (1 - level) / times) ** 0.5
 
 
+@pytest.mark.parametrize(
+    ("spread", "n", "noise"), [(1.0, 25, 0.0), (1.8, 25, 0.0), (2.5, 25, 0.0), (1.8, 25, 0.05), (2.5, 100, 0.05)]
+)
+def test_skewed_differences_are_rarely_called_small(spread, n, noise):
+    """Log-normal differences with a mean of twice the tolerance; those of normal predictions below it are named."""
+    generator, times = np.random.default_rng(n), 300
+
+    def below(draws):
+        seen = (np.sqrt(draws) + noise**0.5 * generator.normal(size=n)) ** 2
+        return difference(torch.tensor(seen), noise * torch.tensor(generator.chisquare(1, n)), 0.01, 1e-4).below(1)
+
+    skewed = [below(2 * generator.lognormal(-(spread**2) / 2, spread, n)) for _ in range(times)]
+    small = [below(0.05 * generator.chisquare(1, n)) for _ in range(times)]
+    assert np.mean(skewed) <= 0.02
+    assert np.mean(small) >= 0.9
+
+
+def test_the_number_of_tasks_to_decide_is_that_of_the_bound_in_use():
+    draws = torch.tensor(np.random.default_rng(0).lognormal(-6, 2, 1_000))
+    few, many = (difference(draws[:n], torch.zeros(n), 0.01) for n in (30, 1_000))
+    assert few.skewed
+    assert few.high > 0.035 > many.high
+    assert 30 < few.tasks_to_decide(0.035) < 1_000
+
+
 def test_without_noise_a_few_tasks_show_that_learners_differ():
     raw = torch.zeros(24)
     assert difference(raw, torch.zeros(24), 1e-3).low == 0
@@ -751,9 +776,9 @@ def test_one_noisy_task_does_not_hide_another_difference():
     noise[0] = 4.0
     raw = noise.clone()
     raw[1] = 1.0
-    upper = difference(raw, noise, 0.01, by_bets=False).high
+    upper = difference(raw, noise, 0.01, squares=False).high
     raw[1] = 0.0
-    assert difference(raw, noise, 0.01, by_bets=False).high < 1e-6 < 0.04 < upper - 0.02
+    assert difference(raw, noise, 0.01, squares=False).high < 1e-6 < 0.04 < upper - 0.02
 
 
 def _spoilt(size, share=1.0):

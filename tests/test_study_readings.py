@@ -139,6 +139,7 @@ def test_losses_behind_a_cut_are_of_the_second_half_by_who_has_read_an_eighth_to
     ("name", "changes", "said"),
     [
         ("cross-domain", {"domains": ("digits", "nope")}, "nope"),
+        ("cross-domain", {"shown": ("nope",)}, "nope"),
         ("cross-domain", {"domain_ways": 6}, "domain_ways must be at most 5"),
         ("continual-online", {"domains": ("digits", "nope")}, "nope"),
     ],

@@ -291,7 +291,7 @@ def _ruled_out_by_draws(one: Compared, nearest: Compared, seen: Seen, levels: Le
         return one
     from_draw, from_learner = (squared_differences(own, other, seen.size[OWN]) for own in (draw, seen.test[OWN]))
     nearer = from_draw - from_learner
-    found = difference(nearer, torch.zeros_like(nearer), levels.out / _LOOKS, by_bets=False)
+    found = difference(nearer, torch.zeros_like(nearer), levels.out / _LOOKS, squares=False)
     if found.low <= levels.tolerance:
         return one
     row = dataclasses.replace(one.row, differences={OWN: found}, own_difference=found, screened=True)

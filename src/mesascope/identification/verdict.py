@@ -26,6 +26,8 @@ UNDECIDED, NONE = "not measured well enough", "none of the candidates"
 
 # Stakes s of the parallel bets in `_betting_bound`.
 _STAKES = (0.02, 0.1, 0.5)
+# Error rate and maximum slope of `_log_normal_bound`. All candidates share the tasks on which it may err.
+_SKEWED, _STEEPEST = 0.01, 3.0
 
 
 @dataclass(frozen=True)
@@ -33,11 +35,15 @@ class Difference:
     """Mean squared difference of two learners over the variance of predictions, minus noise, with confidence bounds.
 
     `difference` states the error rate of each bound.
+
+    Args:
+        skewed: ``high`` is the `_log_normal_bound`, whose logarithm approaches that of the mean as 1 / sqrt(n).
     """
 
     mean: Measurement
     low: float
     high: float
+    skewed: bool = False
 
     def below(self, bound: float) -> bool:
         """True if ``high`` is below ``bound``, from at least `ENOUGH` tasks if ``bound`` is above `EXACT`."""
@@ -45,9 +51,12 @@ class Difference:
 
     def tasks_to_decide(self, bound: float) -> float:
         """Number of tasks at which an interval with this mean and spread excludes ``bound``; inf if no number does."""
-        gap = abs(self.mean.value - bound)
-        reach = self.high - self.mean.value if self.mean.value < bound else self.mean.value - self.low
-        return max(self.mean.n * (reach / gap) ** 2, ENOUGH) if gap > 0 and math.isfinite(reach) else math.inf
+        mean, end = self.mean.value, self.high if self.mean.value < bound else self.low
+        if mean == bound or not math.isfinite(end):
+            return math.inf
+        if self.skewed and 0 < mean < bound:
+            mean, end, bound = map(math.log, (mean, end, bound))
+        return max(self.mean.n * ((end - mean) / (bound - mean)) ** 2, ENOUGH)
 
 
 @dataclass(frozen=True)
@@ -159,7 +168,7 @@ def difference(
     level: float,
     naming: float | None = None,
     *,
-    by_bets: bool = True,
+    squares: bool = True,
 ) -> Difference:
     """Mean of ``raw - noise`` over tasks, with confidence bounds.
 
@@ -171,12 +180,12 @@ def difference(
     The upper bound is below the true mean with probability about ``naming`` (``level`` if None). It is Student's t
     bound, plus the most that tasks not drawn can add if their differences are as large as the largest without noise
     (the largest excess of the sorted differences over the sorted noise): with this probability, n draws miss a share 1
-    - naming^(1/n) of all tasks. Differences on few tasks are skewed, for which Student's t alone is too low. It is
-    infinite if there is no standard error. A mean below 0, which
-    shows that the noise was not subtracted rightly, counts with its size.
+    - naming^(1/n) of all tasks. Differences on few tasks are skewed, for which Student's t alone is too low. If the
+    `_log_normal_bound` of ``raw``, minus that of ``noise``, is larger, it is the upper bound. Without a standard error,
+    the bound is infinite. A mean below 0, which shows that the noise was not subtracted rightly, counts with its size.
 
     Args:
-        by_bets: use the betting bound; False if ``raw`` may be negative.
+        squares: False if ``raw`` may be negative: only the bounds from Student's t are used.
     """
     mean = Measurement.of(raw - noise)
     low, high = mean.value, math.inf
@@ -186,10 +195,12 @@ def difference(
         largest = max(float((raw.sort().values - noise.sort().values).max()), 0.0)
         reach = quantile(rate, mean.n - 1) * mean.stderr + largest * (1 - rate ** (1 / mean.n))
         high = abs(mean.value) + reach
-    if by_bets:
-        twice = 2 * float(noise.mean())
-        low = _betting_bound(raw.double().numpy(), level / 2, low + twice) - twice
-    return Difference(mean, low, high)
+    if not squares:
+        return Difference(mean, low, high)
+    twice = 2 * float(noise.mean())
+    low = _betting_bound(raw.double().numpy(), level / 2, low + twice) - twice
+    skewed = min(_log_normal_bound(raw.double().numpy()) - _log_normal_bound(noise.double().numpy()), FARTHEST)
+    return Difference(mean, low, max(high, skewed), skewed > high)
 
 
 def averaged(parts: Sequence[Measurement]) -> Measurement:
@@ -204,6 +215,25 @@ def quantile(tail: float, freedom: int) -> float:
     from scipy import stats
 
     return float(stats.t.isf(tail, freedom))
+
+
+def _log_normal_bound(draws: np.ndarray) -> float:
+    """Upper confidence bound of the mean of skewed positive draws, with error rate `_SKEWED`; 0 below four draws.
+
+    The line through the larger half of the sorted logarithms over normal quantiles has intercept m and slope s. The
+    mean of a log-normal distribution is exp(m + s^2 / 2); the variance of the exponent is about (pi / 2 s^2 + s^4) / n.
+    """
+    from scipy import stats
+
+    n, half = len(draws), (len(draws) + 1) // 2
+    if half < 2:
+        return 0.0
+    logs = np.log(np.maximum(np.sort(draws)[-half:], np.finfo(float).tiny))
+    quantiles = stats.norm.ppf((np.arange(n - half, n) + 0.625) / (n + 0.25))
+    slope = min(np.polyfit(quantiles, logs, 1)[0], _STEEPEST)
+    middle = logs.mean() - slope * quantiles.mean()
+    error = math.sqrt((math.pi / 2 * slope**2 + slope**4) / n)
+    return math.exp(middle + slope**2 / 2 + quantile(_SKEWED, half - 1) * error)
 
 
 def _betting_bound(draws: np.ndarray, level: float, least: float = 0.0) -> float:
