@@ -405,6 +405,11 @@ def test_what_is_no_candidate_is_refused(unchecked):
         identify(learners.Mean(), FAMILY, "mean")
     with pytest.raises(ArgumentError, match=r"build must take the parameters of free, \['rigde'\]"):
         Candidate("mine", learners.LeastSquares, {"rigde": Range(0.1, 1.0, "log")})
+    divides = Candidate("divides", lambda s: learners.LeastSquares(1 // int(s)), {"s": Range(0.0, 1.0, "linear")})
+    with pytest.raises(ArgumentError, match=r"'divides': build .* raised ZeroDivisionError \(.*\) for s=0\."):
+        identify(learners.Mean(), FAMILY, [divides])
+    with pytest.raises(ArgumentTypeError, match="candidate 'none': the result of build must be callable, but is None"):
+        identify(learners.Mean(), FAMILY, [Candidate("none", lambda: None)])
 
 
 def test_a_learner_of_ones_own_is_a_candidate():

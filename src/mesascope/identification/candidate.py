@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field
+from typing import Any
 
 from mesascope.errors import (
     ArgumentError,
     ArgumentTypeError,
+    MesascopeError,
+    raised,
     refuse,
     require_callable,
     require_choice,
@@ -67,6 +70,19 @@ class Candidate:
         if not takes(self.build, (), **self.free):
             refuse("build", f"take the parameters of free, {[*self.free]}", self.build, "rename one of them")
         require_choice("family", self.family, FAMILIES)
+
+    def learner(self, parameters: Mapping[str, Any]) -> Learner:
+        """Algorithm with these values of the free parameters; raises if ``build`` does, or if it returns no learner."""
+        try:
+            found = self.build(**parameters)
+        except MesascopeError:
+            raise
+        except Exception as error:
+            rule = f"candidate {self.name!r}: build must return a learner for all values in free"
+            values = ", ".join(f"{name}={value}" for name, value in parameters.items())
+            raise ArgumentError(f"{rule}, but raised {raised(error)} for {values}: correct it or free.") from error
+        require_callable(f"candidate {self.name!r}: the result of build", found)
+        return found
 
 
 def require_candidates(given: Iterable[Candidate]) -> list[Candidate]:

@@ -269,7 +269,7 @@ def _small(chosen: Iterable[Candidate], tasks: int) -> list[Candidate]:
     """Candidates, without those that have ``own_sizes`` and more parameters than there are tasks."""
 
     def numbers(one: Candidate) -> int:
-        learner = one.build(**{name: free.low for name, free in one.free.items()})
+        learner = one.learner({name: free.low for name, free in one.free.items()})
         return sum(value.numel() for value in learner.parameters()) if isinstance(learner, nn.Module) else 0
 
     return [one for one in chosen if not one.own_sizes or numbers(one) <= tasks]

@@ -78,7 +78,7 @@ def fits(
     residuals = Residuals(tasks, seen, pooled)
     if candidate.formula:
         parameters = candidate.formula(seen)
-        return [residuals.fit(parameters, candidate.build(**parameters))]
+        return [residuals.fit(parameters, candidate.learner(parameters))]
     grid = _grid(whole)
     further = [{name: one.parameters[name] for name in whole} for one in near]
     found = []
@@ -154,7 +154,7 @@ def _fits_at(
     points: Sequence[dict[str, Any]], candidate: Candidate, real: Mapping[str, Range], residuals: Residuals
 ) -> list[Fit]:
     """Fits with given parameters; step sizes are tried together."""
-    made = [candidate.build(**point) for point in points]
+    made = [candidate.learner(point) for point in points]
     if not _has_sizes(made[0], real):
         return [residuals.fit(point, one) for point, one in zip(points, made, strict=True)]
     values = torch.tensor([[point[name] for name in real] for point in points], dtype=torch.float64)
@@ -194,7 +194,7 @@ def _best(candidate: Candidate, counts: Mapping[str, int], real: Mapping[str, Ra
         optima = [_descended(_Each(alike, spread), residuals) for spread in _SPREADS[: len(real)]]
         if len(real) == 1 and isinstance(alike.learner, nn.Module) and is_filter(alike.learner):
             sizes = {"eta": residuals.step_sizes(alike.learner)}
-            optima.append(_descended(_Each(residuals.fit(sizes, candidate.build(**sizes))), residuals))
+            optima.append(_descended(_Each(residuals.fit(sizes, candidate.learner(sizes))), residuals))
     else:
         optima = [_descended(_Single(candidate, one, real), residuals) for one in starts] if real else starts
     best = min(optima, key=lambda one: one.loss)
@@ -209,7 +209,7 @@ def _reordered(candidate: Candidate, best: Fit, residuals: Residuals) -> Fit:
             break
         order = draw.permutation(len(next(iter(best.parameters.values()))))
         sizes = {name: np.asarray(one)[order].tolist() for name, one in best.parameters.items()}
-        other = _descended(_Each(residuals.fit(sizes, candidate.build(**sizes))), residuals)
+        other = _descended(_Each(residuals.fit(sizes, candidate.learner(sizes))), residuals)
         best = min(best, other, key=lambda one: one.loss)
     return best
 
@@ -243,7 +243,7 @@ class _Single:
 
     def functions(self, residuals: Residuals) -> tuple[Callable, Callable]:
         """Functions for the residuals at a point and for their derivatives."""
-        learner = self.candidate.build(**self.parameters)
+        learner = self.candidate.learner(self.parameters)
         if not _has_sizes(learner, self.real):
             return _by_differences(_one_by_one(self, residuals), _FAR_STEP, self.bounds[1])
 
@@ -257,7 +257,7 @@ class _Single:
     def at(self, point: np.ndarray) -> tuple[dict[str, Any], Learner]:
         own = {name: float(f(value)) for f, name, value in zip(self.out, self.real, point, strict=True)}
         parameters = {**self.parameters, **own}
-        return parameters, self.candidate.build(**parameters)
+        return parameters, self.candidate.learner(parameters)
 
 
 class _Each:

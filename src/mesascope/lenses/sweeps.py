@@ -107,7 +107,7 @@ def trajectory_errors(learner: HasTrajectory, episodes: Episode) -> Tensor:
     own = episodes.map(copied)
     with torch.no_grad(), evaluating(learner):
         predictions = predict(learner.trajectory, own.context, own.xq)
-    steps = len(predictions) if isinstance(predictions, Tensor) and predictions.ndim else 0
-    check_answer(learner, predictions, (steps, *episodes.yq.shape))
-    errors = (predictions - episodes.yq).double().square().flatten(2).mean(2)
-    return torch.where(errors.isnan(), torch.inf, errors)
+        steps = len(predictions) if isinstance(predictions, Tensor) and predictions.ndim else 0
+        check_answer(learner, predictions, (steps, *episodes.yq.shape))
+        errors = (predictions - episodes.yq).double().square().flatten(2).mean(2)
+        return torch.where(errors.isnan(), torch.inf, errors)
