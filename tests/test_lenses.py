@@ -590,3 +590,10 @@ def test_tasks_have_one_first_axis():
     )
     with pytest.raises(ArgumentError, match=r"yq must be \(tasks, m, dy\) with at least one task"):
         alignment(GradientDescent(1, 0.5), GradientDescent(2, 0.5), tasks)
+
+
+def test_squared_errors_of_small_labels_do_not_vanish():
+    small, usual = (LinearRegression(n_context=8, d_in=3, w_scale=size, x_scale=size) for size in (1e-12, 1.0))
+    rows = [compare(Mean(), {"zero": Zero()}, family, tasks=100).rows["zero"] for family in (small, usual)]
+    assert rows[0].mse_b.value > 0
+    assert rows[0].mse_ratio.value == pytest.approx(rows[1].mse_ratio.value, rel=1e-4)

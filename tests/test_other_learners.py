@@ -355,3 +355,23 @@ def test_copies_are_the_labels_nearest_to_predictions():
     far = (free[:, :, None] - y[:, None]).square().sum(-1)
     torch.testing.assert_close((free - copied).square().sum(-1), far.amin(-1))
     assert bool((copied[:, :, None] == y[:, None]).all(-1).any(-1).all())
+
+
+@pytest.mark.parametrize("scale", [1e10, 1e-15])
+@pytest.mark.parametrize("learner", [NormalisedDescent(1, 0.1), Muon(1, 0.1)])
+def test_directions_of_steps_do_not_overflow_or_vanish(learner, scale):
+    narrow = LinearRegression(n_context=20, d_in=4, x_scale=scale).sample(50, stream(0, "scales"))
+    context, xq, _ = narrow.to(torch.float64)
+    torch.testing.assert_close(
+        learner(narrow.context, narrow.xq).double(), learner(context, xq), rtol=1e-3, atol=1e-3 * 0.1 * scale
+    )
+
+
+def test_a_pool_of_near_teachers_is_told_apart_in_single_precision():
+    generator = stream(0, "near")
+    pool = torch.randn(1, 1, 5, generator=generator) + 1e-3 * torch.randn(8, 1, 5, generator=generator)
+    x, xq = torch.randn(200, 10, 5, generator=generator), torch.randn(200, 1, 5, generator=generator)
+    y = x @ pool[torch.randint(8, (200,), generator=generator)].mT + 1e-3 * torch.randn(200, 10, 1, generator=generator)
+    exact = BayesPool(pool.double(), 1e-3)(Context(x.double(), y.double()), xq.double())
+    error = BayesPool(pool, 1e-3)(Context(x, y), xq) - exact
+    assert error.abs().max() < 2e-6

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from mesascope.errors import ArgumentError, ArgumentTypeError
 from mesascope.identification.behaviour import untrained
 from mesascope.learners import GradientDescent
 from mesascope.nets import (
@@ -75,3 +76,36 @@ def test_what_draws_from_torch_leaves_the_generators_of_gpus_alone(draw, monkeyp
     before = torch.get_rng_state()
     draw()
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_the_first_seed_learns_the_family_that_is_passed():
+    family = dataclasses.replace(POOLED, pool_seed=1)
+    trained = train(
+        lambda draw: GradientDescent(1, eta=torch.rand(1, generator=draw).item()), family, PLAN, seeds=[0, 1]
+    )
+    expected = [best_step_size(dataclasses.replace(POOLED, pool_seed=seed)) for seed in (1, 2)]
+    assert [float(learner.eta.detach()) for learner in trained.members()] == pytest.approx(expected, rel=0.01)
+
+
+class _Rows:
+    def sample(self, batch, generator):
+        return torch.randn(batch, 5, generator=generator)
+
+
+class _Wide(nn.Module):
+    def __init__(self, width=5):
+        super().__init__()
+        self.layer = nn.Linear(5, width)
+
+    def forward(self, tokens):
+        return self.layer(tokens)
+
+
+def test_a_family_of_flat_sequences_is_refused():
+    with pytest.raises(ArgumentError, match=r"must draw \(batch, t, d\), but is \(8, 5\): draw numbers as vectors"):
+        train(lambda generator: _Wide(), _Rows(), PLAN)
+
+
+def test_a_class_that_takes_no_generator_is_named_with_its_remedy():
+    with pytest.raises(ArgumentTypeError, match=r"_Wide raised TypeError .*: pass lambda generator: _Wide\(\)"):
+        train(_Wide, _Rows(), PLAN)

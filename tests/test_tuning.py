@@ -259,3 +259,31 @@ def test_standard_errors_are_the_spread_over_seeds():
 def test_what_cannot_be_tuned_is_refused(call, message):
     with pytest.raises(ArgumentError, match=message):
         call()
+
+
+@pytest.mark.parametrize("start", [GradientDescent(1, -1.0), GradientDescent(1, -1e-6), GradientDescent(1, -1e6)])
+def test_a_start_of_the_wrong_sign_finds_the_optimum(start):
+    family = LinearRegression(n_context=8, d_in=3)
+    right, found = tune(GradientDescent(1, 1.0), family, tasks=500), tune(start, family, tasks=500)
+    assert found.step_sizes["eta"][0].value == pytest.approx(right.step_sizes["eta"][0].value, rel=1e-4)
+
+
+@pytest.mark.parametrize("exponent", range(-12, -6))
+def test_a_change_of_a_loss_by_rounding_is_no_start(exponent):
+    scale = 10.0**exponent
+
+    def losses(point):
+        return 1 + (point[0] * scale - 0.07).square() + torch.zeros(50, dtype=torch.float64)
+
+    start = rescaled(losses, torch.tensor([1e-3], dtype=torch.float64))
+    assert 0.01 < float(start[0]) * scale < 0.5
+
+
+def test_a_parameter_without_effect_has_an_unknown_error():
+    def losses(point):
+        return (point[0] - torch.linspace(0, 1, 50, dtype=torch.float64)).square() + 0 * point[1]
+
+    point = torch.tensor([0.5, 2.0], dtype=torch.float64)
+    first, second = standard_errors(losses, point, torch.ones_like(point)).tolist()
+    assert 0 < first < 0.1
+    assert math.isnan(second)

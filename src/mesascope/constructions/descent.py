@@ -105,7 +105,7 @@ def copy_tokens(
     last entries and removes its own position: it becomes (x_j, 0, y_j). In the second, the token of y_j attends to
     itself and subtracts itself: it becomes 0. On these tokens, ``steps`` further layers take gradient steps. Positions
     are one-hot; the last d_out entries are reserved for targets. The query keeps its position, which no later layer
-    reads.
+    reads. The update is divided by ``n_context``, so that the network equals its algorithm only with so many pairs.
 
     With ``"softmax"``, a token of zero data comes first. Without it, one layer could not copy and
     erase: softmax weights sum to 1, so if all tokens had equal data, all would change by the sum of

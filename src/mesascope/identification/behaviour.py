@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from mesascope.errors import MesascopeError
+from mesascope.errors import MesascopeError, refuse, require_count, require_instance
 from mesascope.evidence.tables import Table
 from mesascope.identification.answering import answer, answers, size, squared_differences
 from mesascope.identification.conditions import random_bases, random_orders, with_inputs, with_labels
@@ -21,6 +21,7 @@ from mesascope.modules import copied
 from mesascope.shapes import Float, Tensor
 from mesascope.streams import seeded
 from mesascope.tasks import Context, Episode, Learner
+from mesascope.tasks.calling import check_tasks
 from mesascope.text import percent_text
 
 # Descriptions mention copied labels and the spectral filter if their share or R^2 exceeds this value.
@@ -35,6 +36,8 @@ _NO_DATA = 1e-12
 _NEAREST = 0.01
 # Labels within this share of their size are the same one.
 _SAME = 1e-9
+# Minimum mean number of eigenvalues in a bin of `spectral_filter`.
+_LEAST_IN_BIN = 4
 _RANKS = {0: "nearest pair", 1: "second nearest pair", 2: "third nearest pair"}
 # Minimum distance of a measurement from a bound, in standard errors.
 _ERRORS = 3.0
@@ -107,6 +110,7 @@ def smoother_weights(learner: Learner, tasks: Episode) -> Float[Tensor, "tasks r
     A pair's labels change together, each by its root mean square (that of all outputs where it is 0), so that rounding
     is negligible. None if the learner does not answer.
     """
+    _require_tasks(tasks)
     y = tasks.context.y
     square = y.square().mean(-2, keepdim=True)
     step = torch.where(square > 0, square, square.mean(-1, keepdim=True)).sqrt()
@@ -152,6 +156,7 @@ def _copies(learner: Learner, tasks: Episode) -> Measurement | None:
 
 def superposition(learner: Learner, tasks: Episode) -> Measurement | None:
     """Squared difference of f(y + y') and f(y) + f(y'), divided by `size`; y' are the labels of another task."""
+    _require_tasks(tasks, 2)
     one = tasks.context.y
     other = one.roll(1, 0)
     both = with_labels(tasks, one + other)
@@ -171,11 +176,17 @@ def spectral_filter(
     least-squares slope over all eigenvectors with lambda in the bin. One step of gradient descent has h = eta, k steps
     have (1 - (1 - eta lambda)^k) / lambda, least squares has 1 / lambda, and ridge has 1 / (lambda + ridge / n).
 
-    Bins hold about equally many eigenvalues. Computation is in float64.
+    Bins hold about equally many eigenvalues, and at least four. A bin of a single task has no error and no row.
+    Computation is in float64.
     """
+    _require_tasks(tasks)
+    require_instance("weights", weights, Tensor, "pass smoother_weights of a learner that answers these tasks")
+    x, rows_each = tasks.context.x.double(), tasks.yq[0].numel()
+    count, n, d = x.shape
+    if weights.shape != (count, rows_each, n):
+        refuse("weights", f"have shape {(count, rows_each, n)}", tuple(weights.shape), "pass smoother_weights of tasks")
     weights, tasks = weights.double(), tasks.to(torch.float64)
-    x = tasks.context.x
-    n = x.shape[-2]
+    bins = min(require_count("bins", bins), max(count * d // _LEAST_IN_BIN, 1))
     values, basis = torch.linalg.eigh(x.mT @ x / n)
     seen, asked = weights @ x @ basis, _by_output(tasks.xq @ basis, weights.shape[-2] // tasks.xq.shape[-2])
     values = torch.where(values > (least := _NO_DATA * float(values.max())), values, 0)  # rounding
@@ -187,11 +198,12 @@ def spectral_filter(
     for one in range(bins):
         inside = (place == one)[..., None, :]
         above, below = ((part * inside).sum((-2, -1)) for part in (seen * rises, rises.square()))
-        if not bool((below > 0).sum() > 1) or not bool((values[place == one] > least).any()):
+        if not bool((values[place == one] > least).any()) or not bool((below > 0).any()):
             continue
-        height = Measurement.ratio(above, below)
-        filtered = torch.where(place == one, torch.full_like(filtered, height.value), filtered)
-        rows.append({"eigenvalue": float(values[place == one].mean()), "filter": height})
+        filtered = torch.where(place == one, above.sum() / below.sum(), filtered)
+        if bool((below > 0).sum() > 1):
+            height = Measurement.ratio(above, below)
+            rows.append({"eigenvalue": float(values[place == one].mean()), "filter": height})
     fitted = torch.einsum("...md,...d,...nd->...mn", asked, filtered, x @ basis) / n
     left = (weights - fitted).square().sum((-2, -1))
     return Table(rows), _explained(left, weights.square().sum((-2, -1)))
@@ -201,6 +213,8 @@ def implicit_weights(
     learner: Learner, tasks: Episode, queries: Float[Tensor, "tasks m dx"]
 ) -> tuple[Float[Tensor, "tasks dx dy"], Measurement] | None:
     """Least-squares linear map from ``queries`` to predictions, by task, and its uncentred R^2; None if unanswered."""
+    _require_tasks(tasks)
+    require_instance("queries", queries, Tensor, "pass inputs (tasks, m, dx)")
     targets = queries.new_zeros(*queries.shape[:-1], tasks.context.y.shape[-1])
     predicted, queries = answer(learner, Episode(tasks.context, queries, targets)), queries.double()
     if predicted is None:
@@ -208,6 +222,15 @@ def implicit_weights(
     maps = torch.linalg.lstsq(queries, predicted).solution
     left = (predicted - queries @ maps).square().sum((-2, -1))
     return maps, _explained(left, predicted.square().sum((-2, -1)))
+
+
+def _require_tasks(tasks: Episode, least: int = 1) -> None:
+    """Raise unless ``tasks`` are episodes with one first axis, at least one pair each, and at least ``least`` tasks."""
+    require_instance("tasks", tasks, Episode, "draw them with family.sample(batch, generator)")
+    check_tasks(tasks)
+    if len(tasks.xq) < least or not tasks.context.x.shape[1]:
+        rule = f"be at least {least}, with one or more pairs each"
+        refuse("tasks", rule, tuple(tasks.context.x.shape), "draw others")
 
 
 def _explained(left: Tensor, whole: Tensor) -> Measurement:
@@ -223,6 +246,8 @@ def invariances(learner: Learner, tasks: Episode, generator: torch.Generator) ->
 
     Squared differences are divided by `size`; changes that the learner does not answer are missing.
     """
+    _require_tasks(tasks)
+    require_instance("generator", generator, torch.Generator, 'pass stream(0, "changes"), say')
     plain, found = answer(learner, tasks), {}
     if plain is None:
         return found

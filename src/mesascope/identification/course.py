@@ -152,7 +152,7 @@ def along(
             have more entries than there are tasks per condition.
         budget: maximum number of predictions per learner; if None, 100 tasks per condition to fit and 100 to test.
         seed, tolerance, level, device: see `identify`.
-        name: name of the learner in the result.
+        name: name of the learner in the result; the name of each if None.
         over: unit of the keys, step or layer.
 
     >>> from mesascope.learners import GradientDescent, Mean
@@ -162,6 +162,7 @@ def along(
     'descent'
     """
     seed = require_count("seed", seed, least=0)
+    require_instance("over", over, str, "pass 'step', say")
     require_instance("learners", learners, Mapping, "pass {step: learner}")
     if not learners:
         raise ArgumentError("learners must hold at least one learner, but hold none: pass {step: learner}.")
@@ -171,15 +172,12 @@ def along(
     chosen = require_candidates(_small(catalogue(family, sklearn=False), count) if candidates is None else candidates)
     levels = Levels.of(tolerance, level, len(chosen))
     tasks = {part: battery(family, count, seed, part) for part in ("fit", "test")}
-    name = name or display_name(learners[steps[-1]])
+    names = {step: f"{name or display_name(learners[step])} at {over} {step}" for step in steps}
     answers = [
-        identified(
-            learners[step], placed(learners[step], device), chosen, tasks, f"{name} at {over} {step}", seed, levels,
-            _MEMBERS,
-        )
+        identified(learners[step], placed(learners[step], device), chosen, tasks, names[step], seed, levels, _MEMBERS)
         for step in tracked(steps, f"{over}s")
-    ]  # fmt: skip
-    return Course(name, over, seed, tuple(steps), tuple(answers))
+    ]
+    return Course(name or display_name(learners[steps[-1]]), over, seed, tuple(steps), tuple(answers))
 
 
 def by_layer(network: Learner, family: Family) -> dict[int, Learner]:

@@ -27,7 +27,7 @@ UNDECIDED, NONE = "not measured well enough", "none of the candidates"
 # Stakes s of the parallel bets in `_betting_bound`.
 _STAKES = (0.02, 0.1, 0.5)
 # Error rate and maximum slope of `_log_normal_bound`. All candidates share the tasks on which it may err.
-_SKEWED, _STEEPEST = 0.01, 3.0
+_SKEWED, _STEEPEST = 0.01, 5.0
 
 
 @dataclass(frozen=True)

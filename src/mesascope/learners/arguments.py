@@ -132,6 +132,17 @@ def refuse_infinite() -> NoReturn:
     raise ArgumentError("context must have finite products, but some are not: remove or rescale such tasks.")
 
 
+def power_of_two(values: Tensor, over: int | tuple[int, ...]) -> Tensor:
+    """A power of two near the largest absolute value, without a gradient; 1 if all values are 0, or if there are none.
+
+    Values divided by it have squares that neither overflow nor vanish, and the same digits.
+    """
+    if not values.numel():
+        return values.new_ones(())
+    largest = values.detach().abs().amax(over, keepdim=True)
+    return torch.where(largest > 0, largest.log2().floor().exp2(), 1.0)
+
+
 def moments(context: Context, xq: Tensor) -> tuple[Float[Tensor, "*batch dx dx"], Float[Tensor, "*batch dx dy"]]:
     """X^T X / n and X^T Y / n, after a check of the inputs."""
     check_inputs(context, xq)

@@ -10,6 +10,7 @@ from mesascope.learners.arguments import (
     Matrix,
     Range,
     factorising,
+    power_of_two,
     refuse_infinite,
     require_precision,
     tensor_of,
@@ -18,18 +19,19 @@ from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Context, check_inputs
 
+# Ridges below these shares of |X|^2 would lose digits in X^T X, in single and in double precision.
+_SMALL, _SMALLER = 1e-3, 1e-8
+
 
 @register("learner", "least-squares", free={"ridge": Range(1e-4, 100.0, "log")})
 class LeastSquares(Algorithm):
     """Least squares and ridge regression: minimise sum_i |W x_i - y_i|^2 + ridge |W|^2.
 
     ``ridge=0`` gives the minimum-norm solution from the pseudo-inverse of X; singular values s_i below
-    max(n, dx) * eps * max s are set to 0. ``ridge > 0`` solves (X^T X + ridge I) W^T = X^T Y, or the dual problem if it
-    is smaller, by Cholesky. ``ridge`` is added to the unnormalised Gram matrix, as in `RecursiveLeastSquares` (where it
-    must be greater than 0).
-
-    Raises:
-        NumericalError: the factorisation failed (ridge below rounding for a singular context).
+    max(n, dx) * eps * max s are set to 0. ``ridge > 0`` solves (X^T X + ridge I) W^T = X^T Y, or the dual problem if
+    it is smaller, by Cholesky; in float64 if ``ridge`` is below 1e-3 |X|^2, and from the singular values of X if it is
+    below 1e-8 |X|^2. ``ridge`` is added to the unnormalised Gram matrix, as in `RecursiveLeastSquares` (where it must
+    be greater than 0).
 
     >>> x, y = torch.eye(2), torch.tensor([[1.0], [2.0]])
     >>> LeastSquares(ridge=1.0)(Context(x, y), x).squeeze(-1)
@@ -49,24 +51,48 @@ class LeastSquares(Algorithm):
         if self.ridge == 0:
             with factorising(x):
                 return xq @ (torch.linalg.pinv(x) @ y)
-        if x.shape[-2] < x.shape[-1]:
-            return xq @ (x.mT @ solved(x @ x.mT, self.ridge, y))
-        return xq @ solved(x.mT @ x, self.ridge, x.mT @ y)
+        return xq @ _ridge(x, y, self.ridge).to(xq)
+
+
+def _ridge(x: Float[Tensor, "*batch n dx"], y: Float[Tensor, "*batch n dy"], ridge: float) -> Tensor:
+    """(X^T X + ridge I)^{-1} X^T Y."""
+    largest = float(x.detach().square().sum((-2, -1)).max()) if x.numel() else 0.0
+    if ridge < _SMALL * largest:
+        x, y = x.double(), y.double()
+    if ridge < _SMALLER * largest:
+        with factorising(x):
+            left, sizes, right = _singular(x)
+        return right.mT @ ((sizes / (sizes.square() + ridge))[..., None] * (left.mT @ y))
+    if x.shape[-2] < x.shape[-1]:
+        return x.mT @ solved(x @ x.mT, ridge, y)
+    return solved(x.mT @ x, ridge, x.mT @ y)
+
+
+def _singular(x: Float[Tensor, "*batch n d"]) -> tuple[Tensor, Tensor, Tensor]:
+    """Singular value decomposition of X; singular values below rounding are 0."""
+    left, sizes, right = torch.linalg.svd(x, full_matrices=False)
+    rounding = max(x.shape[-2:]) * torch.finfo(x.dtype).eps * sizes[..., :1]
+    return left, torch.where(sizes > rounding, sizes, 0.0), right
 
 
 def solved(
     gram: Float[Tensor, "*batch k k"], ridge: float, target: Float[Tensor, "*batch k dy"]
 ) -> Float[Tensor, "*batch k dy"]:
-    """(gram + ridge I)^{-1} target, by Cholesky."""
+    """(gram + ridge I)^{-1} target, by Cholesky; raises if a pivot is below rounding."""
+    if not gram.numel():
+        return target
     identity = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
     factor, info = torch.linalg.cholesky_ex(gram + ridge * identity)
-    failed = int((info != 0).sum())
+    pivots = factor.detach().diagonal(dim1=-2, dim2=-1).square()
+    rounding = gram.shape[-1] * torch.finfo(gram.dtype).eps
+    failed = int(((info != 0) | (pivots < rounding * pivots.amax(-1, keepdim=True)).any(-1)).sum())
     if failed:
         if not bool(torch.isfinite(gram).all()):
             refuse_infinite()
+        remedy = "use a larger ridge" if gram.dtype == torch.float64 else "use a larger ridge or float64"
         raise NumericalError(
             f"the factorisation of a Gram matrix + ridge I must succeed, but broke down in {failed} of {info.numel()} "
-            f"contexts at ridge {ridge:g}: use a larger ridge or float64."
+            f"contexts at ridge {ridge:g}: {remedy}."
         )
     return torch.cholesky_solve(target, factor)
 
@@ -84,10 +110,9 @@ class PrincipalComponents(Algorithm):
         x, y = context
         require_precision(x)
         with factorising(x):
-            left, sizes, right = torch.linalg.svd(x, full_matrices=False)
+            left, sizes, right = _singular(x)
         left, sizes, right = left[..., : self.count], sizes[..., : self.count], right[..., : self.count, :]
-        zero = sizes <= max(x.shape[-2:]) * torch.finfo(x.dtype).eps * sizes[..., :1]
-        inverse = torch.where(zero, 0.0, 1 / sizes)
+        inverse = torch.where(sizes > 0, 1 / sizes, 0.0)
         return xq @ (right.mT @ (inverse[..., None] * (left.mT @ y)))
 
 
@@ -108,7 +133,8 @@ class ConjugateGradients(Algorithm):
 
     def forward(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "*batch m dy"]:
         check_inputs(context, xq)
-        x, y = context
+        unit_x, unit_y = power_of_two(context.x, (-2, -1)), power_of_two(context.y, -2)
+        x, y = context.x / unit_x, context.y / unit_y
         weights, gradient = torch.zeros_like(x.mT @ y), x.mT @ y
         direction, size = gradient, gradient.square().sum(-2, keepdim=True)
         least = size * (max(x.shape[-2:]) * torch.finfo(x.dtype).eps) ** 2
@@ -119,7 +145,7 @@ class ConjugateGradients(Algorithm):
             weights, gradient = weights + step * direction, gradient - step * curved
             before, size = size, gradient.square().sum(-2, keepdim=True)
             direction = gradient + torch.where(before > least, size / before, 0.0) * direction
-        return xq @ weights
+        return (xq / unit_x) @ weights * unit_y
 
 
 @register("learner", "newton", free={"steps": Range(1, 12, "integer")})
@@ -149,18 +175,19 @@ class Newton(Algorithm):
     def trajectory(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "k *batch m dy"]:
         """Predictions after 0, 1, ..., ``steps`` steps; 0 steps predict with M_0."""
         check_inputs(context, xq)
-        x, y = context
+        unit_x, unit_y = power_of_two(context.x, (-2, -1)), power_of_two(context.y, -2)
+        x, y, xq = context.x / unit_x, context.y / unit_y, xq / unit_x
         gram, correlation = x.mT @ x, x.mT @ y
         scale = gram.abs().sum(-1, keepdim=True).amax(-2, keepdim=True).square()
         inverse = gram / torch.where(scale > 0, scale, torch.ones_like(scale))
-        predictions = [xq @ (inverse @ correlation)]
+        predictions = [xq @ (inverse @ correlation) * unit_y]
         rounding = 8 * x.shape[-1] * torch.finfo(x.dtype).eps * gram.abs().amax((-2, -1), keepdim=True)
         for _ in range(self.steps):
             change = inverse - inverse @ gram @ inverse
             # a converged inverse stays as it is: further steps double rounding errors in directions without data
             moves = (gram @ change @ gram).abs().amax((-2, -1), keepdim=True) > rounding
             inverse = torch.where(moves, inverse + change, inverse)
-            predictions.append(xq @ (inverse @ correlation))
+            predictions.append(xq @ (inverse @ correlation) * unit_y)
         return torch.stack(predictions)
 
 
@@ -192,11 +219,12 @@ class BayesPool(Algorithm):
 
     def forward(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "*batch m dy"]:
         check_inputs(context, xq)
-        (x, y), pool = context, self.weights.to(xq)
+        (x, y), pool = context, self.weights.double()
         if pool.shape[1:] != (y.shape[-1], x.shape[-1]):
             refuse("context", f"have widths (dy, dx) = {tuple(pool.shape[1:])}", (y.shape[-1], x.shape[-1]), "match it")
-        # sum_i |y_i - W x_i|^2 minus sum_i |y_i|^2, which is the same for all teachers
+        # sum_i |y_i - W x_i|^2 minus sum_i |y_i|^2, the same for all teachers; near ones differ in the last digits
+        x, y = x.double(), y.double()
         fit = torch.einsum("...nd,...ne,ked->...k", x, y, pool)
         energy = torch.einsum("...dc,ked,kec->...k", x.mT @ x, pool, pool)
         posterior = torch.softmax((2 * fit - energy) / (2 * self.noise**2), dim=-1)
-        return xq @ torch.einsum("...k,ked->...de", posterior, pool)
+        return xq @ torch.einsum("...k,ked->...de", posterior, pool).to(xq)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from mesascope.errors import require_count
-from mesascope.learners.arguments import Algorithm, Range, moments, one_size
+from mesascope.learners.arguments import Algorithm, Range, moments, one_size, power_of_two
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Context, check_inputs
@@ -68,8 +68,9 @@ class NormalisedDescent(Algorithm):
 
     def direction(self, descent: Float[Tensor, "*batch dx dy"]) -> Float[Tensor, "*batch dx dy"]:
         """Update for step size 1; ``descent`` is minus the gradient."""
-        size = descent.square().sum((-2, -1), keepdim=True).sqrt()
-        return descent / torch.where(size > 0, size, 1.0)
+        unit = descent / power_of_two(descent, (-2, -1))
+        size = unit.square().sum((-2, -1), keepdim=True).sqrt()
+        return unit / torch.where(size > 0, size, 1.0)
 
 
 @register("learner", "muon", free={"steps": Range(1, 10, "integer"), "eta": Range(0.01, 10.0, "log")})

@@ -46,7 +46,7 @@ def seen(learner: Learner | Predictor, tasks: Tasks, *, derived: bool = False) -
     parts: Iterable[Any] = sensitivities(learner, tasks) if derived else predictions(learner, tasks)  # type: ignore[arg-type]
 
     def error(own: Tensor, answers: Tensor) -> Tensor:
-        wide = (own - answers).to(torch.promote_types(own.dtype, torch.float32))  # squares exceed half precision
+        wide = (own - answers).double()  # squares may leave the range of narrower numbers
         return _finite("squared errors", learner, wide.square().flatten(1).mean(1))
 
     rows = [(own, error(own, answers), *rest) for answers, own, *rest in parts]

@@ -94,9 +94,9 @@ class LinearRegression:
         return factor
 
     def seeded(self, seed: int) -> LinearRegression:
-        """The family for one training seed: each seed has a different pool, if there is a pool."""
+        """The family for one training seed: a pool has the seed ``pool_seed + seed``."""
         require_count("seed", seed, least=0)
-        return self if self.pool is None else dataclasses.replace(self, pool_seed=seed)
+        return self if self.pool is None else dataclasses.replace(self, pool_seed=self.pool_seed + seed)
 
     @functools.cached_property
     def _pool(self) -> tuple[Episode, Tensor]:

@@ -53,8 +53,8 @@ class LinearDynamics:
     matrix_seed: Whole = 0
 
     def seeded(self, seed: int) -> LinearDynamics:
-        """The family for one training seed: each seed has a different matrix if ``dynamics`` is fixed."""
-        return dataclasses.replace(self, matrix_seed=seed) if self.dynamics == "fixed" else self
+        """The family for one training seed: a fixed matrix has the seed ``matrix_seed + seed``."""
+        return dataclasses.replace(self, matrix_seed=self.matrix_seed + seed) if self.dynamics == "fixed" else self
 
     @functools.cached_property
     def _fixed(self) -> Float[Tensor, "d d"]:

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves, tree_map
 
-from mesascope.errors import ArgumentTypeError, refuse, require_instance, shown
+from mesascope.errors import ArgumentTypeError, raised, refuse, require_instance, shown
 from mesascope.modes import guarded
 from mesascope.shapes import Float, Tensor
 from mesascope.streams import stream
@@ -90,8 +90,8 @@ def train(
         make: function that builds a module from a torch.Generator (stream ``init`` of the seed). During the call,
             torch's global generator also depends on the seed, so layers without a generator argument, such as
             `torch.nn.Linear`, have different weights for each seed: ``lambda generator: MyNet(width=64)`` is enough.
-        family: task family. Each seed has its own tasks (step i uses stream ``train`` of that seed), from its own
-            family if ``family`` has a method ``seeded(seed)``.
+        family: task family. Each seed has its own tasks (step i uses stream ``train`` of that seed), from
+            ``family.seeded(seed)`` if there is such a method: with a pool, seed 1 learns another pool than seed 0.
         training: see `Training`.
         seeds: one for each member.
         loss: function from an ensemble and a batch of tasks to the loss of each member, such as `half_mse` or
@@ -141,7 +141,11 @@ def _batches(
         nonlocal unchecked
         draws = [stream(seed, "train", step, device) for seed in seeds]
         batches = [calling.sample_tasks(own, size, draw) for own, draw in zip(families, draws, strict=True)]
-        if unchecked and isinstance(batches[0], Tensor):  # a model that sees its targets would only seem to learn
+        if unchecked and isinstance(batches[0], Tensor):
+            if batches[0].ndim < 3:
+                remedy = "draw numbers as vectors of width 1"
+                refuse("a family of sequences", "draw (batch, t, d)", tuple(batches[0].shape), remedy)
+            # a model that sees its targets would only seem to learn
             with suppress(calling.LearnerError):  # raised by models that accept only one batch size
                 calling.check_causal(ensemble.member(0).eval(), batches[0])
         unchecked = False
@@ -174,7 +178,16 @@ def _made(make: Callable[[torch.Generator], Module], seed: int) -> Module:
             "of one argument."
         )
     with drawing_from(seed, "init of layers without a generator", 0, generator.device):
-        module = make(generator)
+        try:
+            module = make(generator)
+        except TypeError as error:
+            if not isinstance(make, type):
+                raise
+            name = make.__name__
+            raise ArgumentTypeError(
+                f"make must build a module from a torch.Generator, but {name} raised {raised(error)}: pass lambda "
+                f"generator: {name}()."
+            ) from error
     if not isinstance(module, nn.Module):
         raise ArgumentTypeError(f"make must return a torch module, but returned {shown(module)}: return one.")
     return module

@@ -15,10 +15,15 @@ Losses = Callable[[Tensor], Tensor]
 
 _OVERFLOW = 1e3  # replaces the logarithm of an infinite loss; logarithms of finite losses are below 710
 _MOST_SCALINGS = 400
+_SEEN = 1e-9  # relative change of a loss beyond rounding
+_DETERMINED = 1e-3  # maximum share of a parameter in directions along which the loss is constant
 
 
 def rescaled(losses: Losses, start: Float[Tensor, " p"]) -> Float[Tensor, " p"]:
-    """Scale ``start`` until the mean loss is finite and not that at 0, then double or halve it while the loss falls."""
+    """Scale ``start`` until the mean loss is finite and not that at 0, then double or halve it while the loss falls.
+
+    If no multiple of ``start`` has a lower loss than 0, multiples of the opposite sign are tried.
+    """
 
     def mean(point: Tensor) -> float:
         with torch.no_grad():
@@ -36,16 +41,21 @@ def rescaled(losses: Losses, start: Float[Tensor, " p"]) -> Float[Tensor, " p"]:
         )
     unseen, seen = mean(torch.zeros_like(start)), start
     for _ in range(_MOST_SCALINGS):
-        if mean(seen) != unseen:
+        if abs(mean(seen) - unseen) > _SEEN * unseen:
             start = seen
             break
         seen = 8 * seen
-    for factor in (2.0, 0.5):
-        for _ in range(_MOST_SCALINGS):
-            if not mean(factor * start) < mean(start):
-                break
-            start = factor * start
-    return start
+
+    def descended(point: Tensor) -> Tensor:
+        for factor in (2.0, 0.5):
+            for _ in range(_MOST_SCALINGS):
+                if not mean(factor * point) < mean(point):
+                    break
+                point = factor * point
+        return point
+
+    found = descended(start)
+    return found if mean(found) < (1 - _SEEN) * unseen else min(found, descended(-start), key=mean)
 
 
 def minimise(
@@ -82,7 +92,7 @@ def standard_errors(losses: Losses, point: Float[Tensor, " p"], units: Float[Ten
     """Standard errors of the M-estimator ``point``, the minimum of the mean of n losses.
 
     They are the square roots of the diagonal of H^-1 V H^-1 / n, where H is the mean Hessian and V the covariance of
-    the n gradients.
+    the n gradients; nan for parameters that H leaves undetermined.
     """
 
     def relative(values: Tensor) -> Tensor:
@@ -99,4 +109,5 @@ def standard_errors(losses: Losses, point: Float[Tensor, " p"], units: Float[Ten
         hessian = torch.stack([torch.func.jvp(mean_gradient, (at,), (axis,))[1] for axis in axes])
     inverse = torch.linalg.pinv(hessian, hermitian=True)
     covariance = inverse @ torch.cov(gradients).view(hessian.shape) @ inverse / gradients.shape[1]
-    return covariance.diagonal().clamp_min(0).sqrt() * units
+    errors = covariance.diagonal().clamp_min(0).sqrt() * units
+    return torch.where(((inverse @ hessian).diagonal() - 1).abs() < _DETERMINED, errors, torch.nan)
