@@ -12,7 +12,8 @@ from mesascope.identification import (
     spectral_filter,
     superposition,
 )
-from mesascope.identification.behaviour import behaviour_of, described
+from mesascope.identification.behaviour import behaviour_of
+from mesascope.identification.description import described
 from mesascope.learners import GradientDescent, LeastSquares, NearestNeighbours, Zero
 from mesascope.streams import stream
 from mesascope.tasks import LinearRegression

@@ -14,8 +14,9 @@ import msgspec
 
 from mesascope.errors import ArgumentError
 from mesascope.evidence.tables import Table, Tabular
-from mesascope.identification.behaviour import Behaviour, described
+from mesascope.identification.behaviour import Behaviour
 from mesascope.identification.conditions import CONDITIONS, OWN
+from mesascope.identification.description import described
 from mesascope.identification.likeness import Apart, Likeness
 from mesascope.identification.mixture import Mixture
 from mesascope.identification.verdict import EXACT, FARTHEST, OWN_TASKS, RUNS, Row, Share, Standing, averaged, standing
