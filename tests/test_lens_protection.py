@@ -123,7 +123,7 @@ def test_learners_are_in_evaluation_mode_wherever_they_are_asked():
     learner.dropout.train()
     exact = 0.5 * Mean()(EPISODES.context, EPISODES.xq)
     expected = (exact - EPISODES.yq).square().flatten(1).mean(1)
-    torch.testing.assert_close(per_task_errors(learner, EPISODES), expected)
+    torch.testing.assert_close(per_task_errors(learner, EPISODES), expected.double())
     torch.testing.assert_close(trajectory_errors(learner, EPISODES)[0], expected.double())
     first, second = (tune(learner, FAMILY, tasks=50) for _ in range(2))
     assert first.mse.value == second.mse.value

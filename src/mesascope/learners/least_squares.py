@@ -219,7 +219,7 @@ class BayesPool(Algorithm):
 
     def forward(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "*batch m dy"]:
         check_inputs(context, xq)
-        (x, y), pool = context, self.weights.double()
+        (x, y), pool = context, self.weights.to(xq.device, torch.float64)
         if pool.shape[1:] != (y.shape[-1], x.shape[-1]):
             refuse("context", f"have widths (dy, dx) = {tuple(pool.shape[1:])}", (y.shape[-1], x.shape[-1]), "match it")
         # sum_i |y_i - W x_i|^2 minus sum_i |y_i|^2, the same for all teachers; near ones differ in the last digits
