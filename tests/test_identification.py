@@ -367,9 +367,17 @@ def test_skewed_differences_are_rarely_called_small(spread, n, noise):
 def test_the_number_of_tasks_to_decide_is_that_of_the_bound_in_use():
     draws = torch.tensor(np.random.default_rng(0).lognormal(-6, 2, 1_000))
     few, many = (difference(draws[:n], torch.zeros(n), 0.01) for n in (30, 1_000))
-    assert few.skewed
-    assert few.high > 0.035 > many.high
+    assert few.skewed > 0.035 > max(many.high, many.skewed, few.high)
+    assert not few.below(0.035)
+    assert many.below(0.035)
     assert 30 < few.tasks_to_decide(0.035) < 1_000
+
+
+def test_a_parameter_without_effect_is_the_middle_of_its_range(unchecked):
+    """At the smallest alpha that predicts 0 on some tasks, a lasso predicts another number on the next one."""
+    found = identify(learners.Zero(), FAMILY, some("lasso"), budget=budget(24))
+    x, y = (part.double() for part in FAMILY.sample(2000, stream(0, "fresh")).context)
+    assert found.parameters("lasso")["alpha"] > 1.5 * float((x.mT @ y / x.shape[-2]).abs().max())
 
 
 def test_without_noise_a_few_tasks_show_that_learners_differ():

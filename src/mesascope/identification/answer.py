@@ -205,7 +205,7 @@ class Identification(Answer):
         fitted = row.parameters != row.own_parameters and (own or not equal)
         said = f"Fitted to all conditions, {row.candidate} departs" if fitted else f"It departs from {row.candidate}"
         found = f"{said} by {reach}." if beyond else ""
-        open_ = [name for name, one in differences.items() if one.low <= bound <= one.high]
+        open_ = [name for name, one in differences.items() if one.low <= bound <= one.upper(bound)]
         if own and open_:
             found += f" It is not measured well enough {_all([_under(name) for name in open_])}."
         return found.strip()

@@ -133,7 +133,7 @@ def comparing(candidate: Candidate, seen: Seen, levels: Levels) -> Iterator[Comp
             if on_fitted.low > found.mean.value:  # held-out tasks are too few
                 found = dataclasses.replace(found, mean=on_fitted.mean)
             low, high = (max(end, on_fitted.low) for end in (found.low, found.high))
-            yield _ended(candidate, own, tested._replace(difference=Difference(found.mean, low, high)))
+            yield _ended(candidate, own, tested._replace(difference=Difference(found.mean, low, high, found.skewed)))
             return
         if most == counts[0]:
             yield _ended(candidate, own, flattered)
@@ -222,7 +222,7 @@ def _less_noise(candidate: Candidate, fitted: Fit, asked: Answered, resolution: 
         found, values = difference(raw, noise, levels.out, levels.naming), (raw - noise).abs()
         if found.mean.value < 0:
             mean, reach = Measurement(-found.mean.value, found.mean.stderr, found.mean.n), found.high + found.mean.value
-            found = Difference(mean, mean.value - reach, mean.value + reach)
+            found = Difference(mean, mean.value - reach, mean.value + reach, found.skewed)
     if coarse:  # rounding is then no noise with this variance
         found = Difference(found.mean, found.low, math.inf)
     return Measured(found, values, left)

@@ -147,7 +147,10 @@ def _starts(
             break
     rugged = len(real) > 1 and _has_sizes(best.learner, real) and is_filter(best.learner)
     most = _OF_DESCENTS if rugged else _STARTS.get(len(real), 1)
-    return sorted(found, key=lambda one: one.loss)[:most]
+    ordered = sorted(found, key=lambda one: one.loss)
+    equal = [one for one in ordered if one.loss == ordered[0].loss]
+    middle = equal[len(equal) // 2]  # other tasks may tell values at the ends of the range apart
+    return [middle, *(one for one in ordered if one is not middle)][:most]
 
 
 def _fits_at(

@@ -95,8 +95,9 @@ def claims(found: Identification | Course) -> Verdicts:
     standing = found.standing
     nearest = found.rows[0]
     differences = [nearest.own_difference] if standing.kind == OWN_TASKS else [*nearest.differences.values()]
-    farthest = max(differences, key=lambda one: one.high if standing.names else one.low)
     bound = EXACT if standing.kind == RUNS else found.tolerance
+    farthest = max(differences, key=lambda one: one.upper(bound) if standing.names else one.low)
+    high = farthest.upper(bound)
     equal = bool(standing.names) or bool(standing.undecided)
     record: ClaimRecord = {
         "id": "algorithm",
@@ -112,7 +113,7 @@ def claims(found: Identification | Course) -> Verdicts:
         "premises": [],
         "value": farthest.mean.value,
         "low": farthest.low,
-        "high": farthest.high if math.isfinite(farthest.high) else None,
+        "high": high if math.isfinite(high) else None,
         "bound": f"{'<' if equal else '>'} {bound:g}",
         "bound_low": None if equal else bound,
         "bound_high": bound if equal else None,

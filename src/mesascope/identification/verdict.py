@@ -37,24 +37,28 @@ class Difference:
     `difference` states the error rate of each bound.
 
     Args:
-        skewed: ``high`` is the `_log_normal_bound`, whose logarithm approaches that of the mean as 1 / sqrt(n).
+        skewed: upper bound for skewed differences, whose logarithm approaches that of the mean as 1 / sqrt(n).
     """
 
     mean: Measurement
     low: float
     high: float
-    skewed: bool = False
+    skewed: float = 0.0
+
+    def upper(self, bound: float) -> float:
+        """Upper bound for a comparison with ``bound``: ``high``, and the larger of both bounds above `EXACT`."""
+        return max(self.high, self.skewed) if bound > EXACT else self.high
 
     def below(self, bound: float) -> bool:
-        """True if ``high`` is below ``bound``, from at least `ENOUGH` tasks if ``bound`` is above `EXACT`."""
-        return self.high < bound and (bound <= EXACT or self.mean.n >= ENOUGH)
+        """True if the upper bound is below ``bound``, from at least `ENOUGH` tasks if ``bound`` is above `EXACT`."""
+        return self.upper(bound) < bound and (bound <= EXACT or self.mean.n >= ENOUGH)
 
     def tasks_to_decide(self, bound: float) -> float:
         """Number of tasks at which an interval with this mean and spread excludes ``bound``; inf if no number does."""
-        mean, end = self.mean.value, self.high if self.mean.value < bound else self.low
+        mean, end = self.mean.value, self.upper(bound) if self.mean.value < bound else self.low
         if mean == bound or not math.isfinite(end):
             return math.inf
-        if self.skewed and 0 < mean < bound:
+        if 0 < mean < bound and end > self.high:
             mean, end, bound = map(math.log, (mean, end, bound))
         return max(self.mean.n * ((end - mean) / (bound - mean)) ** 2, ENOUGH)
 
@@ -180,9 +184,9 @@ def difference(
     The upper bound is below the true mean with probability about ``naming`` (``level`` if None). It is Student's t
     bound, plus the most that tasks not drawn can add if their differences are as large as the largest without noise
     (the largest excess of the sorted differences over the sorted noise): with this probability, n draws miss a share 1
-    - naming^(1/n) of all tasks. Differences on few tasks are skewed, for which Student's t alone is too low. If the
-    `_log_normal_bound` of ``raw``, minus that of ``noise``, is larger, it is the upper bound. Without a standard error,
-    the bound is infinite. A mean below 0, which shows that the noise was not subtracted rightly, counts with its size.
+    - naming^(1/n) of all tasks. Differences on few tasks are skewed, for which Student's t alone is too low. ``skewed``
+    is the `_log_normal_bound` of ``raw``, minus that of ``noise``. Without a standard error, the upper bound is
+    infinite. A mean below 0, which shows that the noise was not subtracted rightly, counts with its size.
 
     Args:
         squares: False if ``raw`` may be negative: only the bounds from Student's t are used.
@@ -200,7 +204,7 @@ def difference(
     twice = 2 * float(noise.mean())
     low = _betting_bound(raw.double().numpy(), level / 2, low + twice) - twice
     skewed = min(_log_normal_bound(raw.double().numpy()) - _log_normal_bound(noise.double().numpy()), FARTHEST)
-    return Difference(mean, low, max(high, skewed), skewed > high)
+    return Difference(mean, low, high, skewed)
 
 
 def averaged(parts: Sequence[Measurement]) -> Measurement:
