@@ -169,14 +169,15 @@ def spectral_filter(
     """
     _require_tasks(tasks)
     require_instance("weights", weights, Tensor, "pass smoother_weights of a learner that answers these tasks")
-    x, rows_each = tasks.context.x.double(), tasks.yq[0].numel()
-    count, n, d = x.shape
-    if weights.shape != (count, rows_each, n):
-        refuse("weights", f"have shape {(count, rows_each, n)}", tuple(weights.shape), "pass smoother_weights of tasks")
     weights, tasks = weights.double(), tasks.to(torch.float64)
+    x, outputs = tasks.context.x, tasks.yq.shape[-1]
+    count, n, d = x.shape
+    shape = (count, tasks.yq[0].numel(), n)
+    if weights.shape != shape:
+        refuse("weights", f"have shape {shape}", tuple(weights.shape), "pass smoother_weights of tasks")
     bins = min(require_count("bins", bins), max(count * d // _LEAST_IN_BIN, 1))
     values, basis = torch.linalg.eigh(x.mT @ x / n)
-    seen, asked = weights @ x @ basis, _by_output(tasks.xq @ basis, weights.shape[-2] // tasks.xq.shape[-2])
+    seen, asked = weights @ x @ basis, _by_output(tasks.xq @ basis, outputs)
     values = torch.where(values > (least := _NO_DATA * float(values.max())), values, 0)  # rounding
     rises = asked * values[..., None, :]
     shares = torch.linspace(0, 1, bins + 1, dtype=values.dtype, device=values.device)
@@ -186,10 +187,11 @@ def spectral_filter(
     for one in range(bins):
         inside = (place == one)[..., None, :]
         above, below = ((part * inside).sum((-2, -1)) for part in (seen * rises, rises.square()))
-        if not bool((values[place == one] > least).any()) or not bool((below > 0).any()):
+        members = int((below > 0).sum())
+        if not members or not bool((values[place == one] > least).any()):
             continue
         filtered = torch.where(place == one, above.sum() / below.sum(), filtered)
-        if bool((below > 0).sum() > 1):
+        if members > 1:
             height = Measurement.ratio(above, below)
             rows.append({"eigenvalue": float(values[place == one].mean()), "filter": height})
     fitted = torch.einsum("...md,...d,...nd->...mn", asked, filtered, x @ basis) / n

@@ -133,7 +133,7 @@ def comparing(candidate: Candidate, seen: Seen, levels: Levels) -> Iterator[Comp
             if on_fitted.low > found.mean.value:  # held-out tasks are too few
                 found = dataclasses.replace(found, mean=on_fitted.mean)
             low, high = (max(end, on_fitted.low) for end in (found.low, found.high))
-            yield _ended(candidate, own, tested._replace(difference=Difference(found.mean, low, high, found.skewed)))
+            yield _ended(candidate, own, tested._replace(difference=dataclasses.replace(found, low=low, high=high)))
             return
         if most == counts[0]:
             yield _ended(candidate, own, flattered)

@@ -172,12 +172,15 @@ def along(
     chosen = require_candidates(_small(catalogue(family, sklearn=False), count) if candidates is None else candidates)
     levels = Levels.of(tolerance, level, len(chosen))
     tasks = {part: battery(family, count, seed, part) for part in ("fit", "test")}
-    names = {step: f"{name or display_name(learners[step])} at {over} {step}" for step in steps}
+    names = {step: name or display_name(learners[step]) for step in steps}
     answers = [
-        identified(learners[step], placed(learners[step], device), chosen, tasks, names[step], seed, levels, _MEMBERS)
+        identified(
+            learners[step], placed(learners[step], device), chosen, tasks, f"{names[step]} at {over} {step}", seed,
+            levels, _MEMBERS,
+        )
         for step in tracked(steps, f"{over}s")
-    ]
-    return Course(name or display_name(learners[steps[-1]]), over, seed, tuple(steps), tuple(answers))
+    ]  # fmt: skip
+    return Course(names[steps[-1]], over, seed, tuple(steps), tuple(answers))
 
 
 def by_layer(network: Learner, family: Family) -> dict[int, Learner]:

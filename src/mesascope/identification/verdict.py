@@ -201,9 +201,9 @@ def difference(
         high = abs(mean.value) + reach
     if not squares:
         return Difference(mean, low, high)
-    twice = 2 * float(noise.mean())
-    low = _betting_bound(raw.double().numpy(), level / 2, low + twice) - twice
-    skewed = min(_log_normal_bound(raw.double().numpy()) - _log_normal_bound(noise.double().numpy()), FARTHEST)
+    draws, twice = raw.double().numpy(), 2 * float(noise.mean())
+    low = _betting_bound(draws, level / 2, low + twice) - twice
+    skewed = min(_log_normal_bound(draws) - _log_normal_bound(noise.double().numpy()), FARTHEST)
     return Difference(mean, low, high, skewed)
 
 
@@ -227,17 +227,23 @@ def _log_normal_bound(draws: np.ndarray) -> float:
     The line through the larger half of the sorted logarithms over normal quantiles has intercept m and slope s. The
     mean of a log-normal distribution is exp(m + s^2 / 2); the variance of the exponent is about (pi / 2 s^2 + s^4) / n.
     """
-    from scipy import stats
-
-    n, half = len(draws), (len(draws) + 1) // 2
+    n, quantiles = len(draws), _normal_scores(len(draws))
+    half = len(quantiles)
     if half < 2:
         return 0.0
     logs = np.log(np.maximum(np.sort(draws)[-half:], np.finfo(float).tiny))
-    quantiles = stats.norm.ppf((np.arange(n - half, n) + 0.625) / (n + 0.25))
     slope = min(np.polyfit(quantiles, logs, 1)[0], _STEEPEST)
     middle = logs.mean() - slope * quantiles.mean()
     error = math.sqrt((math.pi / 2 * slope**2 + slope**4) / n)
     return math.exp(middle + slope**2 / 2 + quantile(_SKEWED, half - 1) * error)
+
+
+@functools.lru_cache(maxsize=1024)
+def _normal_scores(n: int) -> np.ndarray:
+    """Normal quantiles of the larger half of ``n`` sorted draws."""
+    from scipy import stats
+
+    return stats.norm.ppf((np.arange(n // 2, n) + 0.625) / (n + 0.25))
 
 
 def _betting_bound(draws: np.ndarray, level: float, least: float = 0.0) -> float:

@@ -143,6 +143,14 @@ def power_of_two(values: Tensor, over: int | tuple[int, ...]) -> Tensor:
     return torch.where(largest > 0, largest.log2().floor().exp2(), 1.0)
 
 
+def in_units(
+    context: Context, xq: Float[Tensor, "*batch m dx"]
+) -> tuple[Context, Float[Tensor, "*batch m dx"], Tensor]:
+    """Context and queries in units of the largest input and labels, and the unit of predictions: see `power_of_two`."""
+    unit_x, unit_y = power_of_two(context.x, (-2, -1)), power_of_two(context.y, -2)
+    return Context(context.x / unit_x, context.y / unit_y), xq / unit_x, unit_y
+
+
 def moments(context: Context, xq: Tensor) -> tuple[Float[Tensor, "*batch dx dx"], Float[Tensor, "*batch dx dy"]]:
     """X^T X / n and X^T Y / n, after a check of the inputs."""
     check_inputs(context, xq)

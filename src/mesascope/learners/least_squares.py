@@ -10,7 +10,7 @@ from mesascope.learners.arguments import (
     Matrix,
     Range,
     factorising,
-    power_of_two,
+    in_units,
     refuse_infinite,
     require_precision,
     tensor_of,
@@ -133,8 +133,7 @@ class ConjugateGradients(Algorithm):
 
     def forward(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "*batch m dy"]:
         check_inputs(context, xq)
-        unit_x, unit_y = power_of_two(context.x, (-2, -1)), power_of_two(context.y, -2)
-        x, y = context.x / unit_x, context.y / unit_y
+        (x, y), xq, unit = in_units(context, xq)
         weights, gradient = torch.zeros_like(x.mT @ y), x.mT @ y
         direction, size = gradient, gradient.square().sum(-2, keepdim=True)
         least = size * (max(x.shape[-2:]) * torch.finfo(x.dtype).eps) ** 2
@@ -145,7 +144,7 @@ class ConjugateGradients(Algorithm):
             weights, gradient = weights + step * direction, gradient - step * curved
             before, size = size, gradient.square().sum(-2, keepdim=True)
             direction = gradient + torch.where(before > least, size / before, 0.0) * direction
-        return (xq / unit_x) @ weights * unit_y
+        return xq @ weights * unit
 
 
 @register("learner", "newton", free={"steps": Range(1, 12, "integer")})
@@ -175,19 +174,18 @@ class Newton(Algorithm):
     def trajectory(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "k *batch m dy"]:
         """Predictions after 0, 1, ..., ``steps`` steps; 0 steps predict with M_0."""
         check_inputs(context, xq)
-        unit_x, unit_y = power_of_two(context.x, (-2, -1)), power_of_two(context.y, -2)
-        x, y, xq = context.x / unit_x, context.y / unit_y, xq / unit_x
+        (x, y), xq, unit = in_units(context, xq)
         gram, correlation = x.mT @ x, x.mT @ y
         scale = gram.abs().sum(-1, keepdim=True).amax(-2, keepdim=True).square()
         inverse = gram / torch.where(scale > 0, scale, torch.ones_like(scale))
-        predictions = [xq @ (inverse @ correlation) * unit_y]
+        predictions = [xq @ (inverse @ correlation) * unit]
         rounding = 8 * x.shape[-1] * torch.finfo(x.dtype).eps * gram.abs().amax((-2, -1), keepdim=True)
         for _ in range(self.steps):
             change = inverse - inverse @ gram @ inverse
             # a converged inverse stays as it is: further steps double rounding errors in directions without data
             moves = (gram @ change @ gram).abs().amax((-2, -1), keepdim=True) > rounding
             inverse = torch.where(moves, inverse + change, inverse)
-            predictions.append(xq @ (inverse @ correlation) * unit_y)
+            predictions.append(xq @ (inverse @ correlation) * unit)
         return torch.stack(predictions)
 
 

@@ -47,11 +47,12 @@ def rescaled(losses: Losses, start: Float[Tensor, " p"]) -> Float[Tensor, " p"]:
         seen = 8 * seen
 
     def descended(point: Tensor) -> Tensor:
+        lowest = mean(point)
         for factor in (2.0, 0.5):
             for _ in range(_MOST_SCALINGS):
-                if not mean(factor * point) < mean(point):
+                if not (loss := mean(factor * point)) < lowest:
                     break
-                point = factor * point
+                point, lowest = factor * point, loss
         return point
 
     found = descended(start)

@@ -44,11 +44,10 @@ def measure(lab: study.Lab, settings: CrossDomain) -> None:
     for domain in (*settings.domains, *settings.shown):  # before anything trains, as a dataset may be missing
         changes = {"dataset": domain, "ways": settings.domain_ways, "rotations": settings.turned}
         other = dataclasses.replace(own, **changes)
+        argument, place = ("domains", "on") if domain in settings.domains else ("shown", "also on")
         if (width := lab.draw(other, 1, "looked at").xq.shape[-1]) != known:
             rule = f"have images of {known} numbers, as {settings.dataset}"
-            argument = "domains" if domain in settings.domains else "shown"
             refuse(argument, rule, {domain: width}, f"leave {domain} out, or save its pictures in as many colours")
-        place = "on" if domain in settings.domains else "also on"
         fresh[f"{place} {domain}"] = padded(few_shot.own_tasks(lab, other, settings.tasks, domain), settings.ways)
     groups = {name: few_shot.meta_trained(lab, name, settings, name) for name in COMPARED}
     groups |= {f"untrained {name}": few_shot.untrained(lab, settings, name) for name in CONTROLS}
